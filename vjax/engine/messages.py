@@ -1,0 +1,66 @@
+"""The messages between a front end and the engine core; msgspec structs, so that they cross a process boundary as
+they are. All ids here are engine request ids: a front end splits `n` continuations into `n` requests."""
+
+from __future__ import annotations
+
+import msgspec
+
+from vjax.sampling_params import SamplingParams
+
+
+class EngineRequest(msgspec.Struct, array_like=True, gc=False):
+    """One sequence to generate.
+
+    `eos_token_ids` end the request unless `ignore_eos`; `bad_word_ids` are tokenised `bad_words`.
+    `extra_keys` join the hash of every page (an adapter's name, an image's hash); `cache_salt` that of the first.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    eos_token_ids: list[int] = []
+    bad_word_ids: list[list[int]] = []
+    priority: int = 0
+    arrival_time: float = 0.0
+    cache_salt: str | None = None
+    extra_keys: tuple[str, ...] = ()
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
+    """Logprobs at one position: the chosen token's, its rank, and the `k` most likely tokens'."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class EngineOutput(msgspec.Struct, array_like=True, gc=False):
+    """News of one request after a step. `finish_reason` set means that it is the last one."""
+
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None  # rows for prompt positions 1.., in order, across outputs
+    finish_reason: str | None = None  # stop, length, abort, error
+    stop_reason: int | None = None  # the stop token's id, None for EOS
+    error: str | None = None
+    num_cached_tokens: int = 0
+    scheduled_time: float | None = None
+    num_preemptions: int = 0
+
+
+class EngineStats(msgspec.Struct, array_like=True, gc=False):
+    """Gauges now, and counters since the engine started."""
+
+    running: int = 0
+    waiting: int = 0
+    cache_usage: float = 0.0  # 0..1, pages held by running requests over all pages
+    prefix_queries: int = 0  # tokens asked for
+    prefix_hits: int = 0  # tokens found
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    steps: int = 0
+    last_step_tokens: int = 0
