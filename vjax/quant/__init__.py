@@ -1,0 +1,34 @@
+"""Weights that know how to multiply. A layer calls `matmul` and never asks how a weight is stored."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from vjax.quant.dense import Dense
+
+__all__ = ["Dense", "Weight", "matmul", "rows"]
+
+
+class Weight(Protocol):
+    """A pytree holding `[*out, in]` in some storage format."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> jnp.dtype: ...
+    def dequantize(self) -> jax.Array: ...
+    def matmul(self, x: jax.Array) -> jax.Array: ...
+    def rows(self, ids: jax.Array) -> jax.Array: ...
+
+
+def matmul(x: jax.Array, w: Weight) -> jax.Array:
+    """`x[..., in] @ w[*out, in].T -> [..., *out]`, in `x`'s dtype."""
+    return w.matmul(x)
+
+
+def rows(w: Weight, ids: jax.Array) -> jax.Array:
+    """Embedding rows `w[ids] -> [*ids.shape, in]`."""
+    return w.rows(ids)

@@ -1,0 +1,43 @@
+"""`Dense`: an unquantised weight. The other weight types of this package have the same four members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dense:
+    """`data[*out, in]` in the compute dtype."""
+
+    data: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.data.dtype
+
+    def dequantize(self) -> jax.Array:
+        """The weight in float32, `[*out, in]`: the specification that every kernel is tested against."""
+        return self.data.astype(jnp.float32)
+
+    def matmul(self, x: jax.Array) -> jax.Array:
+        """`x[..., in]` -> `[..., *out]` in `x`'s dtype, accumulated in float32 or better."""
+        contract = ((x.ndim - 1,), (self.data.ndim - 1,))
+        return lax.dot_general(x, self.data.astype(x.dtype), (contract, ((), ())), precision=_precision(x.dtype))
+
+    def rows(self, ids: jax.Array) -> jax.Array:
+        """`data[ids]`: embedding rows, in the compute dtype. Ids out of range are clamped."""
+        return self.data.at[ids].get(mode="clip")
+
+
+def _precision(dtype: jnp.dtype) -> lax.Precision | None:
+    # On GPUs a float32 product would otherwise run in TF32, with 10 bits of mantissa.
+    return lax.Precision.HIGHEST if dtype == jnp.float32 else None
