@@ -1,0 +1,82 @@
+"""Self-attention over one whole sequence or over the paged cache.
+
+T tokens, K key/value heads, G query heads for each of them, D channels a head, d the model's width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from vjax.layers.context import Context
+from vjax.layers.norms import rms_norm
+from vjax.layers.paging import Cache
+from vjax.layers.rope import rotate
+from vjax.pallas_kernels.paged_attention import paged_attention
+from vjax.quant import matmul
+
+MASKED = -1e30  # finite: a row of -inf alone would give NaN
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """How one layer attends, beyond what its weights' shapes say."""
+
+    scale: float
+    rope: int | None = 0  # which of the model's ropes; None: no positions (NoPE)
+    window: int | None = None  # a query sees this many newest keys, itself included; None: all of them
+    softcap: float | None = None
+    norm_eps: float = 1e-6  # of the query and key norms, where there are any
+    norm_offset: float = 0.0
+    pool: str = "full"  # the kind of its cache, and its place there
+    pool_layer: int = 0
+
+
+def self_attention(
+    w: dict[str, Any], x: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec
+) -> tuple[jax.Array, Cache | None]:
+    """Grouped-query attention (Ainslie et al., 2023) on `x[T, d]`.
+
+    `w`: `qkv[K, G + 2, D, d]` (each key/value head with its queries, so that it shards by head), `o[d, K * G * D]`,
+    optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, `q_norm[D]`, `k_norm[D]`.
+    """
+    groups = w["qkv"].shape[1] - 2
+    qkv = matmul(x, w["qkv"])  # [T, K, G + 2, D]
+    if "qkv_bias" in w:
+        qkv = qkv + w["qkv_bias"].astype(x.dtype)
+    q, k, v = qkv[:, :, :groups], qkv[:, :, groups], qkv[:, :, groups + 1]
+    if "q_norm" in w:
+        q = rms_norm(q, w["q_norm"], spec.norm_eps, spec.norm_offset)
+        k = rms_norm(k, w["k_norm"], spec.norm_eps, spec.norm_offset)
+    if spec.rope is not None:
+        q, k = rotate(q, ctx.ropes[spec.rope]), rotate(k, ctx.ropes[spec.rope])
+    out, cache = attend(q, k, v, ctx, cache, spec)
+    out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
+    return (out + w["o_bias"].astype(x.dtype) if "o_bias" in w else out), cache
+
+
+def attend(
+    q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec
+) -> tuple[jax.Array, Cache | None]:
+    """`q[T, K, G, D]` over keys and values `[T, K, D]` -> `[T, K, G, D]`; with a cache, over all that it holds."""
+    if cache is None or ctx.step is None:
+        weights = attention_weights(q, k, ctx.positions, spec)  # [K, G, T, T]
+        ctx.tap("attention", weights.reshape(-1, *weights.shape[2:]))
+        return jnp.einsum("kgts,skd->tkgd", weights.astype(v.dtype), v, precision=lax.Precision.HIGHEST), cache
+    pool = cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
+    out = paged_attention(q, pool, ctx.step, ctx.positions, spec)
+    return out, {**cache, spec.pool: pool}
+
+
+def attention_weights(q: jax.Array, k: jax.Array, positions: jax.Array, spec: AttentionSpec) -> jax.Array:
+    """Causal softmax weights `[K, G, T, T]` float32 of one sequence at `positions[T]`."""
+    scores = jnp.einsum("tkgd,skd->kgts", q, k, precision=lax.Precision.HIGHEST).astype(jnp.float32) * spec.scale
+    if spec.softcap is not None:
+        scores = jnp.tanh(scores / spec.softcap) * spec.softcap
+    distance = positions[:, None] - positions[None, :]
+    visible = distance >= 0 if spec.window is None else (distance >= 0) & (distance < spec.window)
+    return jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)

@@ -1,0 +1,154 @@
+"""Rotary position embeddings (Su et al., 2021) and the ways they are stretched to longer contexts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vjax.errors import ModelError
+
+
+class RopeTables(NamedTuple):
+    """Cosines and sines `[T, dim / 2]` float32 at a step's positions, shared by all layers of one rope."""
+
+    cos: jax.Array
+    sin: jax.Array
+    interleaved: bool
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How one kind of layer rotates its queries and keys. `dim`: rotated channels of a head, from the first on.
+
+    `scaling`: default, linear, llama3, yarn or factors (one divisor per frequency, as GGUF files carry them).
+    """
+
+    dim: int
+    theta: float = 10000.0
+    scaling: str = "default"
+    factor: float = 1.0
+    original_max_position: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+    freq_factors: tuple[float, ...] = ()
+    interleaved: bool = False  # pairs (0, 1), (2, 3) ... instead of (0, D/2), (1, D/2 + 1) ...
+
+    def frequencies(self) -> np.ndarray:
+        """Angle per position for each pair of channels, `[dim / 2]` float32."""
+        base = self.theta ** -(np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
+        if self.scaling == "default":
+            scaled = base
+        elif self.scaling == "linear":
+            scaled = base / self.factor
+        elif self.scaling == "llama3":
+            scaled = self._llama3(base)
+        elif self.scaling == "yarn":
+            scaled = self._yarn(base)
+        elif self.scaling == "factors":
+            scaled = base / np.asarray(self.freq_factors)
+        else:
+            raise ModelError(f"rope scaling {self.scaling!r} is not supported.")
+        return scaled.astype(np.float32)
+
+    def _llama3(self, base: np.ndarray) -> np.ndarray:
+        """Llama 3.1: long wavelengths divided by `factor`, short ones kept, a linear blend between."""
+        turns = self.original_max_position * base / (2 * math.pi)  # turns within the original context
+        blend = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        blend = np.clip(blend, 0, 1)
+        return blend * base + (1 - blend) * base / self.factor
+
+    def _yarn(self, base: np.ndarray) -> np.ndarray:
+        """YaRN (Peng et al., 2023), equations 17 to 23: the blend is linear in the channel, between two turn counts."""
+
+        def channel(turns: float) -> float:
+            return self.dim * math.log(self.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low, high = channel(self.beta_fast), channel(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.dim - 1)
+        ramp = np.clip((np.arange(self.dim // 2) - low) / max(high - low, 0.001), 0, 1)
+        return base * (1 - ramp) + base / self.factor * ramp
+
+    def tables(self, positions: jax.Array) -> RopeTables:
+        """The tables for `positions[T]`, scaled by the attention factor."""
+        angles = positions.astype(jnp.float32)[:, None] * self.frequencies()
+        scale = self.attention_factor
+        return RopeTables(jnp.cos(angles) * scale, jnp.sin(angles) * scale, self.interleaved)
+
+
+def rotate(x: jax.Array, tables: RopeTables) -> jax.Array:
+    """Rotate the first `dim` channels of `x[T, ..., D]`; the rest pass through."""
+    middle = (1,) * (x.ndim - 2)
+    cos, sin = (t.reshape(t.shape[0], *middle, t.shape[1]) for t in tables[:2])
+    dim = 2 * cos.shape[-1]
+    wide = x[..., :dim].astype(jnp.float32)
+    if tables.interleaved:
+        a, b = wide[..., 0::2], wide[..., 1::2]
+        turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(wide.shape)
+    else:
+        a, b = wide[..., : dim // 2], wide[..., dim // 2 :]
+        turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    turned = turned.astype(x.dtype)
+    return turned if dim == x.shape[-1] else jnp.concatenate([turned, x[..., dim:]], axis=-1)
+
+
+def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, theta: float | None = None) -> Rope:
+    """The rope of a Hugging Face config: `rope_parameters` (5.x) or `rope_theta` with `rope_scaling` (before).
+
+    `parameters` and `theta` override what the config says, for models with one rope per layer type.
+    """
+    if parameters is None:
+        parameters = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    kind = parameters.get("rope_type", parameters.get("type", "default")) or "default"
+    base = theta or parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
+    if config.get("rope_freq_factors"):
+        return Rope(dim, base, "factors", freq_factors=tuple(config["rope_freq_factors"]))
+    if kind in ("default", "mrope"):
+        return Rope(dim, base)
+    max_position = config.get("max_position_embeddings", 0)
+    original = parameters.get("original_max_position_embeddings") or max_position
+    try:
+        if kind == "linear":
+            return Rope(dim, base, "linear", factor=float(parameters["factor"]))
+        if kind == "llama3":
+            low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+            factor = float(parameters["factor"])
+            return Rope(dim, base, "llama3", factor, original, low_freq_factor=low, high_freq_factor=high)
+        if kind == "yarn":
+            return _yarn_from_hf(parameters, dim, base, original, max_position)
+    except KeyError as missing:
+        raise ModelError(f"rope_scaling of type {kind!r} lacks {missing.args[0]!r}.") from None
+    raise ModelError(f"rope_scaling type {kind!r} is not supported; known: default, linear, llama3, yarn.")
+
+
+def _yarn_from_hf(parameters: dict, dim: int, base: float, original: int, max_position: int) -> Rope:
+    factor = float(parameters.get("factor") or max_position / original)
+
+    def mscale(scale: float, m: float) -> float:
+        return 1.0 if scale <= 1 else 0.1 * m * math.log(scale) + 1.0
+
+    attention = parameters.get("attention_factor")
+    if attention is None:
+        m, m_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
+        attention = mscale(factor, m) / mscale(factor, m_all) if m and m_all else mscale(factor, 1.0)
+    return Rope(
+        dim,
+        base,
+        "yarn",
+        factor,
+        original,
+        beta_fast=float(parameters.get("beta_fast") or 32),
+        beta_slow=float(parameters.get("beta_slow") or 1),
+        attention_factor=float(attention),
+        truncate=bool(parameters.get("truncate", True)),
+    )

@@ -1,0 +1,111 @@
+"""`ModelConfig`: the shape of a decoder, read from a Hugging Face `config.json` (or its translation from GGUF)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vjax.errors import ModelError
+from vjax.layers.attention import AttentionSpec
+from vjax.layers.rope import Rope, rope_from_hf
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """A pool of key/value pages that `num_layers` layers share: every page holds `[page_size, heads, width]`."""
+
+    num_layers: int
+    num_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The decoder shape that families share; a family adds fields by subclassing."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    hidden_act: str
+    max_position: int
+    tie_embeddings: bool
+    ropes: tuple[Rope, ...]
+    attention: tuple[AttentionSpec, ...]  # one per layer
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    norm_offset: float = 0.0
+    embed_scale: float = 1.0
+    final_softcap: float | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: str | None = field(default=None, compare=False)  # the checkpoint's own, by name
+
+    @property
+    def groups(self) -> int:
+        """Query heads per key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def cache_specs(self) -> dict[str, CacheSpec]:
+        """The page pools this model needs, by kind."""
+        return {"full": CacheSpec(self.num_layers, self.num_kv_heads, self.head_dim)}
+
+    def with_changes(self, **changes: Any) -> ModelConfig:
+        return replace(self, **changes)
+
+
+def positive(hf: dict[str, Any], name: str, default: Any = None) -> int:
+    """An integer > 0 from a config, or a `ModelError` that names the field."""
+    value = hf.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ModelError(f"config field {name!r} must be a positive integer, got {value!r}.")
+    return value
+
+
+def token_ids(value: Any) -> tuple[int, ...]:
+    """`eos_token_id` is an integer, a list or absent."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def config_from_hf(hf: dict[str, Any], **changes: Any) -> ModelConfig:
+    """The fields that nearly every decoder spells the same way; a family passes what it knows better as `changes`."""
+    heads = positive(hf, "num_attention_heads")
+    hidden = positive(hf, "hidden_size")
+    kv_heads = positive(hf, "num_key_value_heads", heads)
+    head_dim = positive(hf, "head_dim", hidden // heads)
+    layers = positive(hf, "num_hidden_layers")
+    if heads % kv_heads:
+        raise ModelError(f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}.")
+    if "ropes" not in changes:
+        rotary = int(head_dim * float(hf.get("partial_rotary_factor") or 1.0))
+        changes["ropes"] = (rope_from_hf(hf, rotary),)
+    fields: dict[str, Any] = dict(
+        architecture=(hf.get("architectures") or ["unknown"])[0],
+        vocab_size=positive(hf, "vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=positive(hf, "intermediate_size"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        norm_eps=float(hf.get("rms_norm_eps") or 1e-6),
+        hidden_act=hf.get("hidden_act") or "silu",
+        max_position=positive(hf, "max_position_embeddings", 2048),
+        tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
+        attention=tuple(AttentionSpec(head_dim**-0.5, pool_layer=i) for i in range(layers)),
+        bos_token_id=next(iter(token_ids(hf.get("bos_token_id"))), None),
+        eos_token_ids=token_ids(hf.get("eos_token_id")),
+        dtype=hf.get("dtype") or hf.get("torch_dtype"),
+    )
+    return ModelConfig(**{**fields, **changes})

@@ -1,0 +1,40 @@
+"""`Family`: what a model file declares. One value a file, found by the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from vjax.layers.context import Context
+from vjax.layers.paging import Cache
+from vjax.models.config import ModelConfig
+from vjax.models.spec import Tree
+
+
+class Block(Protocol):
+    """One decoder layer: weights, `x[T, d]`, the pass, the cache (or None) -> the new `x` and cache."""
+
+    def __call__(
+        self, w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, config: ModelConfig, layer: int
+    ) -> tuple[jax.Array, Cache | None]: ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of decoders.
+
+    `config` reads a Hugging Face config (or one translated from GGUF); `params` gives the abstract tree; `gguf_tensor`
+    undoes what llama.cpp's converter did to a tensor, called with its Hugging Face name and float32 values.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    config: Callable[[dict[str, Any]], ModelConfig]
+    params: Callable[[ModelConfig], Tree]
+    block: Block
+    gguf: tuple[str, ...] = ()
+    gguf_tensor: Callable[[str, np.ndarray, ModelConfig], np.ndarray] | None = None

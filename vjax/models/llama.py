@@ -1,0 +1,66 @@
+"""Llama 2 and 3 (Touvron et al., 2023; Dubey et al., 2024), and the pre-norm block that its relatives share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from vjax.layers.attention import self_attention
+from vjax.layers.context import Context
+from vjax.layers.mlp import gated_mlp
+from vjax.layers.norms import rms_norm
+from vjax.layers.paging import Cache
+from vjax.models.config import ModelConfig, config_from_hf
+from vjax.models.family import Family
+from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm
+from vjax.models.spec import Tree
+
+
+def config(hf: dict[str, Any]) -> ModelConfig:
+    bias = bool(hf.get("attention_bias", False))
+    return config_from_hf(hf, qkv_bias=bias, o_bias=bias, mlp_bias=bool(hf.get("mlp_bias", False)))
+
+
+def params(config: ModelConfig) -> Tree:
+    def layer(i: int) -> Tree:
+        prefix = f"model.layers.{i}"
+        return {
+            "attention_norm": norm(config, f"{prefix}.input_layernorm.weight"),
+            "attention": attention_params(config, f"{prefix}.self_attn"),
+            "mlp_norm": norm(config, f"{prefix}.post_attention_layernorm.weight"),
+            "mlp": gated_mlp_params(config, f"{prefix}.mlp"),
+        }
+
+    return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)))
+
+
+def block(
+    w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, config: ModelConfig, layer: int
+) -> tuple[jax.Array, Cache | None]:
+    attended, cache = self_attention(
+        w["attention"], rms_norm(x, w["attention_norm"], config.norm_eps), ctx, cache, config.attention[layer]
+    )
+    x = x + attended
+    return x + gated_mlp(w["mlp"], rms_norm(x, w["mlp_norm"], config.norm_eps), config.hidden_act), cache
+
+
+def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:
+    """llama.cpp stores q and k rows for interleaved rope: put each head's even rows first again."""
+    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
+    if heads is None:
+        return array
+    pairs = array.reshape(heads, config.head_dim // 2, 2, *array.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(array.shape)
+
+
+FAMILY = Family(
+    name="Llama",
+    architectures=("LlamaForCausalLM",),
+    gguf=("llama",),
+    config=config,
+    params=params,
+    block=block,
+    gguf_tensor=gguf_tensor,
+)

@@ -1,0 +1,96 @@
+"""`Model`: a family with a configuration; pure functions of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vjax.errors import ModelError
+from vjax.layers.context import Context
+from vjax.layers.norms import rms_norm
+from vjax.layers.paging import Cache, PagedStep
+from vjax.models.config import ModelConfig
+from vjax.models.family import Family
+from vjax.models.registry import family_for
+from vjax.models.spec import Tree
+from vjax.quant import matmul, rows
+
+CAPTURES = ("residual", "attention")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder without its weights; hashable, so that it can be a static argument of `jax.jit`."""
+
+    family: Family
+    config: ModelConfig
+
+    @classmethod
+    def from_hf(cls, hf: dict[str, Any]) -> Model:
+        family = family_for(hf)
+        return cls(family, family.config(hf))
+
+    def spec(self) -> Tree:
+        """The abstract tree: a `Param` for every leaf of `params`."""
+        return self.family.params(self.config)
+
+    def apply(
+        self, params: Tree, tokens: jax.Array, *, positions: jax.Array | None = None, capture: Sequence[str] = ()
+    ) -> Any:
+        """Logits `[B, T, V]` float32 of whole sequences `tokens[B, T]`, without a cache; pure and differentiable.
+
+        `positions[T]` default to 0, 1, ... With `capture`, returns `(logits, captured)`, where `captured` maps
+        `"residual"` to the residual stream `[B, L + 1, T, d]` (the embedding, then after each layer) and `"attention"`
+        to the attention weights `[B, L, H, T, T]`.
+        """
+        unknown = set(capture) - set(CAPTURES)
+        if unknown:
+            raise ModelError(f"capture holds {sorted(unknown)[0]!r}; known: {', '.join(CAPTURES)}.")
+        if tokens.ndim != 2:
+            raise ModelError(f"tokens must be [B, T], got an array of shape {tuple(tokens.shape)}.")
+        where = jnp.arange(tokens.shape[1]) if positions is None else positions
+
+        def one(row: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+            ctx = self._context(where, capture=tuple(capture))
+            hidden, _ = self._layers(params, self.embed(params, row), ctx, None)
+            return self.unembed(params, hidden), {name: jnp.stack(values) for name, values in ctx.taps.items()}
+
+        logits, captured = jax.vmap(one)(tokens)
+        return (logits, captured) if capture else logits
+
+    def forward(
+        self, params: Tree, tokens: jax.Array, positions: jax.Array, step: PagedStep, cache: Cache
+    ) -> tuple[jax.Array, Cache]:
+        """The paged, ragged form: `tokens[T]` at `positions[T]`, laid out by `step` -> hidden `[T, d]`, the new cache."""
+        hidden, new = self._layers(params, self.embed(params, tokens), self._context(positions, step), cache)
+        assert new is not None
+        return hidden, new
+
+    def embed(self, params: Tree, tokens: jax.Array) -> jax.Array:
+        """Embedding rows `[T, d]` in the compute dtype."""
+        x = rows(params["embed"], tokens)
+        # The scale is rounded to the compute dtype first, as the reference does.
+        return x if self.config.embed_scale == 1.0 else x * jnp.asarray(self.config.embed_scale, x.dtype)
+
+    def unembed(self, params: Tree, hidden: jax.Array) -> jax.Array:
+        """Logits `[..., V]` float32 of `hidden[..., d]` as the last layer leaves it."""
+        x = rms_norm(hidden, params["norm"], self.config.norm_eps, self.config.norm_offset)
+        logits = matmul(x, params["head"] if "head" in params else params["embed"]).astype(jnp.float32)
+        cap = self.config.final_softcap
+        return logits if cap is None else jnp.tanh(logits / cap) * cap
+
+    def _context(self, positions: jax.Array, step: PagedStep | None = None, capture: tuple[str, ...] = ()) -> Context:
+        return Context(positions, tuple(rope.tables(positions) for rope in self.config.ropes), step, capture)
+
+    def _layers(
+        self, params: Tree, x: jax.Array, ctx: Context, cache: Cache | None
+    ) -> tuple[jax.Array, Cache | None]:  # fmt: skip
+        ctx.tap("residual", x)
+        for i, w in enumerate(params["layers"]):
+            x, cache = self.family.block(w, x, ctx, cache, self.config, i)
+            ctx.tap("residual", x)
+        return x, cache

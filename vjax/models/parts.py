@@ -1,0 +1,66 @@
+"""Parameters of the layers that many families share, under Hugging Face's usual names."""
+
+from __future__ import annotations
+
+from vjax.models.config import ModelConfig
+from vjax.models.spec import Param, Source, Tree, merged, vector, weight
+
+
+def attention_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
+    """`q_proj`, `k_proj`, `v_proj` merged by key/value head, `o_proj`, and the biases and norms the config asks for."""
+    k, g, d, width = config.num_kv_heads, config.groups, config.head_dim, config.hidden_size
+
+    def qkv(kind: str, *inner: int) -> tuple[Source, ...]:
+        heads = {"q": g, "k": 1, "v": 1}
+        return tuple(
+            Source(f"{prefix}.{n}_proj.{kind}", (k * count * d, *inner), (k, count, d, *inner))
+            for n, count in heads.items()
+        )
+
+    params = {
+        "qkv": merged(qkv("weight", width), ("kv_heads", None, None, "embed"), concat=1),
+        "o": weight(f"{prefix}.o_proj.weight", (width, k * g * d), ("embed", "heads")),
+    }
+    if config.qkv_bias:
+        params["qkv_bias"] = merged(qkv("bias"), ("kv_heads", None, None), concat=1, kind="vector")
+    if config.o_bias:
+        params["o_bias"] = vector(f"{prefix}.o_proj.bias", (width,), fill=0.0)
+    if config.qk_norm:
+        params["q_norm"] = norm(config, f"{prefix}.q_norm.weight", d)
+        params["k_norm"] = norm(config, f"{prefix}.k_norm.weight", d)
+    return params
+
+
+def gated_mlp_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
+    """`gate_proj` and `up_proj` merged, `down_proj`, and their biases if the config asks for them."""
+    width, inner = config.hidden_size, config.intermediate_size
+    gate_up = tuple(
+        Source(f"{prefix}.{n}_proj.weight", (inner, width), (1, inner, width)) for n in ("gate", "up")
+    )  # fmt: skip
+    params = {
+        "gate_up": merged(gate_up, (None, "mlp", "embed"), concat=0),
+        "down": weight(f"{prefix}.down_proj.weight", (width, inner), ("embed", "mlp")),
+    }
+    if config.mlp_bias:
+        biases = tuple(Source(f"{prefix}.{n}_proj.bias", (inner,), (1, inner)) for n in ("gate", "up"))
+        params["gate_up_bias"] = merged(biases, (None, "mlp"), concat=0, kind="vector")
+        params["down_bias"] = vector(f"{prefix}.down_proj.bias", (width,), fill=0.0)
+    return params
+
+
+def norm(config: ModelConfig, name: str, width: int | None = None) -> Param:
+    """A norm's weight; at random initialisation it leaves its input's scale alone."""
+    return vector(name, (width or config.hidden_size,), fill=1.0 - config.norm_offset)
+
+
+def decoder_params(config: ModelConfig, layers: tuple[Tree, ...], prefix: str = "model.") -> Tree:
+    """Embedding, layers, final norm, and the output head unless it is the embedding."""
+    table = (config.vocab_size, config.hidden_size)
+    params = {
+        "embed": weight(f"{prefix}embed_tokens.weight", table, ("vocab", "embed")),
+        "layers": layers,
+        "norm": norm(config, f"{prefix}norm.weight"),
+    }
+    if not config.tie_embeddings:
+        params["head"] = weight("lm_head.weight", table, ("vocab", "embed"))
+    return params
