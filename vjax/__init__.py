@@ -1,0 +1,47 @@
+"""vjax serves language models from compiled JAX graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vjax.version import __version__
+
+if TYPE_CHECKING:
+    from vjax.config import EngineConfig
+    from vjax.llm import LLM
+    from vjax.loading.load import load
+    from vjax.models.model import Model
+    from vjax.outputs import CompletionOutput, Logprob, RequestOutput
+    from vjax.sampling_params import SamplingParams
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "EngineConfig",
+    "Logprob",
+    "Model",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+    "load",
+]
+
+# Resolved on first use: `vjax --help` and the HTTP front end must not wait for JAX.
+_HOMES = {
+    "LLM": "vjax.llm",
+    "CompletionOutput": "vjax.outputs",
+    "EngineConfig": "vjax.config",
+    "Logprob": "vjax.outputs",
+    "Model": "vjax.models.model",
+    "RequestOutput": "vjax.outputs",
+    "SamplingParams": "vjax.sampling_params",
+    "load": "vjax.loading.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vjax' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
