@@ -64,3 +64,17 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     generation_tokens: int = 0
     steps: int = 0
     last_step_tokens: int = 0
+
+
+class EngineLimits(msgspec.Struct, array_like=True, gc=False):
+    """What a started engine can do; front ends validate requests against it."""
+
+    max_model_len: int
+    vocab_size: int
+    max_logprobs: int
+    max_num_seqs: int
+    num_pages: int
+    block_size: int
+    eos_token_ids: list[int] = []
+    architecture: str = ""
+    dtype: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -18,9 +19,8 @@ def paged_attention(
 ) -> jax.Array:
     """`q[T, K, G, D]` over the pages of each row; this step's keys and values are already in the pool."""
     pages = step.page_table + spec.pool_layer * pool.pages
-    options = dict(scale=spec.scale, window=spec.window, softcap=spec.softcap)
     if step.decode:
-        return reference.decode_attention(q, pool.k, pool.v, pages, step.kv_len, **options)
-    return reference.ragged_attention(
-        q, pool.k, pool.v, pages, step.kv_len, step.query_start, positions, **options
-    )  # fmt: skip
+        attend = partial(reference.decode_attention, scale=spec.scale, window=spec.window, softcap=spec.softcap)
+        return attend(q, pool.k, pool.v, pages, step.kv_len)
+    attend = partial(reference.ragged_attention, scale=spec.scale, window=spec.window, softcap=spec.softcap)
+    return attend(q, pool.k, pool.v, pages, step.kv_len, step.query_start, positions)

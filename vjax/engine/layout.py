@@ -1,0 +1,92 @@
+"""The one int32 buffer that carries a step's plan to the device: where each field lies in it.
+
+The host writes through numpy views (`views`), the graph reads through static slices (`unpack`); both from this table,
+so the two sides cannot disagree. Float fields travel bit-cast.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+INTS = ("top_k", "seed_low", "seed_high", "prompt_len", "restricted")
+ROW_PARAMS = (*FLOATS, *INTS)  # per row, constant over a request's life
+
+# Kinds of logit edits.
+BIAS, BAN, ALLOW = 0, 1, 2
+EDIT_FIELDS = (
+    "row",
+    "token",
+    "kind",
+    "value",
+    "after",
+)  # `after`: only if the row's input token is this one; -1: always
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A graph's static shape: `tokens` T in `rows` S, room for page updates and logit edits.
+
+    In a decode layout T == S and the ids are on the device already. `prompt_logprobs` adds the token that follows
+    each prompt token.
+    """
+
+    tokens: int
+    rows: int
+    decode: bool
+    edits: int
+    prompt_logprobs: bool = False
+
+    @property
+    def page_updates(self) -> int:
+        return self.rows if self.decode else self.rows + self.tokens
+
+    @cached_property
+    def fields(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Name -> (offset, shape)."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "slot": (self.rows,),
+            "kv_len": (self.rows,),  # 0: unused row
+            "store": (self.rows,),  # position where the sampled token is stored, or -1
+            "params": (len(ROW_PARAMS), self.rows),
+            "pages": (3, self.page_updates),  # slot, index, page
+            "edits": (len(EDIT_FIELDS), self.edits),
+        }
+        if not self.decode:
+            shapes |= {
+                "ids": (self.tokens,),  # -1: take the token that the device has at this position
+                "position": (self.tokens,),  # -1: padding
+                "row": (self.tokens,),
+                "query_start": (self.rows + 1,),
+            }
+        if self.prompt_logprobs:
+            shapes["next"] = (self.tokens,)
+        table, offset = {}, 0
+        for name, shape in shapes.items():
+            table[name] = (offset, shape)
+            offset += math.prod(shape)
+        return table
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the buffer in int32 words."""
+        return sum(math.prod(shape) for _, shape in self.fields.values())
+
+    def views(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
+        """Writable views of a host buffer, by field."""
+        return {
+            name: buffer[offset : offset + math.prod(shape)].reshape(shape)
+            for name, (offset, shape) in self.fields.items()
+        }
+
+    def unpack(self, buffer: Any) -> dict[str, Any]:
+        """The same fields of a traced buffer."""
+        return {
+            name: buffer[offset : offset + math.prod(shape)].reshape(shape)
+            for name, (offset, shape) in self.fields.items()
+        }

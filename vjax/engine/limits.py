@@ -1,0 +1,75 @@
+"""Derives what the user left open: context, rows, tokens a step, pages. Everything chosen is printed at start-up."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from vjax.config import EngineConfig
+from vjax.engine.platform import CPU_CACHE_BYTES, free_bytes, platform
+from vjax.engine.state import StateShape, page_bytes
+from vjax.errors import CapacityError, ModelError
+from vjax.models.config import ModelConfig
+
+
+def max_num_seqs(config: EngineConfig) -> int:
+    return config.max_num_seqs or (16 if platform() == "cpu" else 256)
+
+
+def max_num_batched_tokens(config: EngineConfig) -> int:
+    """At least one token for every row that may run."""
+    tokens = config.max_num_batched_tokens or (512 if platform() == "cpu" else 4096)
+    rows = max_num_seqs(config)
+    if tokens < rows:
+        if config.max_num_batched_tokens is not None:
+            raise ModelError(f"max_num_batched_tokens={tokens} is less than max_num_seqs={rows}.")
+        return rows
+    return tokens
+
+
+def temporary_bytes(model: ModelConfig, rows: int, tokens: int, dtype: jnp.dtype) -> int:
+    """A generous bound on a step's temporaries: logits in float32 with a few copies, and a layer's activations."""
+    width = 4 * model.hidden_size + 3 * model.intermediate_size + 3 * model.num_heads * model.head_dim
+    return 5 * rows * model.vocab_size * 4 + 2 * tokens * width * jnp.dtype(dtype).itemsize + (256 << 20)
+
+
+def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype) -> StateShape:
+    """How many pages there are and how long a request may get. Raises `CapacityError` if one request does not fit."""
+    longest = config.max_model_len or model.max_position
+    if config.max_model_len and config.max_model_len > model.max_position:
+        raise ModelError(
+            f"max_model_len={longest} is more than the model's own {model.max_position}; "
+            "set hf_overrides={'max_position_embeddings': ...} if you know that it can."
+        )
+    per_page = page_bytes(model, config.block_size, dtype)
+    pages = config.num_gpu_blocks_override or _budget(config, model, dtype) // per_page
+    room = (pages - 1) * config.block_size  # page 0 is a dummy
+    if room < config.block_size:
+        raise CapacityError(
+            f"no memory for one page of the cache ({per_page >> 10} KiB): "
+            "raise gpu_memory_utilization or kv_cache_memory_bytes."
+        )
+    if longest > room:
+        if config.max_model_len is not None:
+            raise CapacityError(
+                f"the cache holds {room} tokens, less than max_model_len={longest}: lower max_model_len to {room}, or "
+                "raise gpu_memory_utilization or kv_cache_memory_bytes."
+            )
+        longest = room
+    rows = max_num_seqs(config)
+    # More pages than all rows can fill would only cost memory.
+    useful = rows * -(-longest // config.block_size) + 1
+    return StateShape(min(pages, max(useful, 2)) if _capped(config) else pages, config.block_size, rows, longest)
+
+
+def _capped(config: EngineConfig) -> bool:
+    return config.num_gpu_blocks_override is None and config.kv_cache_memory_bytes is None and platform() == "cpu"
+
+
+def _budget(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype) -> int:
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    free = free_bytes(config)
+    if free is None:
+        return CPU_CACHE_BYTES
+    rest = free - temporary_bytes(model, max_num_seqs(config), max_num_batched_tokens(config), dtype)
+    return max(rest, 0) * config.tensor_parallel_size

@@ -1,0 +1,172 @@
+"""Runs plans on the device: owns parameters, state and graphs. `dispatch` returns at once; `read` waits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from vjax.engine import step as steps
+from vjax.engine.batch import SlotTable, fill, known_tokens
+from vjax.engine.graphs import BucketPlan, GraphKey, Graphs
+from vjax.engine.messages import TokenLogprobs
+from vjax.engine.scheduler import Plan, Row
+from vjax.engine.state import State, StateShape, abstract_state, zeros
+from vjax.models.model import Model
+from vjax.models.spec import Tree
+from vjax.parallel.mesh import replicated
+
+PAGE_UPDATES = 1024  # entries that `set_pages` takes at a time
+
+
+@dataclass(slots=True)
+class Pending:
+    """A dispatched step and where its results will be."""
+
+    plan: Plan
+    key: GraphKey
+    result: dict[str, jax.Array]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step sampled, by row of its plan."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs | None] | None
+    prompt_logprobs: list[list[TokenLogprobs] | None] | None
+
+
+class Runner:
+    """The device side of an engine."""
+
+    def __init__(
+        self,
+        model: Model,
+        params: Tree,
+        mesh: Mesh,
+        shape: StateShape,
+        buckets: BucketPlan,
+        *,
+        cache_dtype: jnp.dtype,
+        max_logprobs: int,
+        processed_logprobs: bool = False,
+        workers: int = 1,
+    ) -> None:
+        self.model, self.params, self.mesh, self.shape = model, params, mesh, shape
+        self.top = model.config.vocab_size if max_logprobs == -1 else min(max_logprobs, model.config.vocab_size)
+        self.processed = processed_logprobs
+        self.abstract = abstract_state(model.config, shape, cache_dtype, mesh)
+        self.state: State = zeros(self.abstract)
+        self.table = SlotTable(shape.slots, shape.max_model_len)
+        self.graphs = Graphs(self._lower, buckets, workers)
+        self.host_seconds = 0.0  # spent filling and dispatching
+        self._set_pages: Any = None
+        self._set_history: Any = None
+
+    def dispatch(self, plan: Plan) -> Pending:
+        """Start a step on the device."""
+        started = time.perf_counter()
+        for request in plan.admitted:
+            self.table.admit(request)
+            if request.num_cached_tokens and request.params.repetition_penalty != 1:
+                self._upload_history(request.slot, known_tokens(request, 0, request.num_tokens))
+        key, compiled = self._graph(plan)
+        fits = len(plan.page_updates) <= key.layout.page_updates
+        if not fits:
+            self._upload_pages(plan.page_updates)
+        buffer = fill(plan, key.layout, self.table, page_updates=fits)
+        self.state, result = compiled(self.params, self.state, buffer)
+        for array in result.values():
+            array.copy_to_host_async()
+        self.host_seconds += time.perf_counter() - started
+        return Pending(plan, key, result)
+
+    def read(self, pending: Pending) -> StepResult:
+        """Wait for a step and unpack it."""
+        rows, plan, top = np.asarray(pending.result["rows"]), pending.plan, pending.key.top
+        n = len(plan.rows)
+        logprobs = prompt = None
+        if top:
+            asked = self.table.logprobs
+            logprobs = [
+                _token_logprobs(rows[i], top, row.request.params.logprobs) if asked[row.slot] and row.sample else None
+                for i, row in enumerate(plan.rows)
+            ]
+        if pending.key.layout.prompt_logprobs:
+            prompt = self._prompt_logprobs(plan.rows, np.asarray(pending.result["prompt"]), max(top, 1))
+        return StepResult(rows[:n, 0].tolist(), logprobs, prompt)
+
+    def _graph(self, plan: Plan) -> tuple[GraphKey, Any]:
+        slots = [row.slot for row in plan.rows]
+        prompt = bool(self.table.prompt_logprobs[slots].any()) and not plan.decode_only
+        top = self.top if prompt or self.table.logprobs[slots].any() else 0
+        edits = len(self.table.edits_of(plan.rows)) if self.table.edits else 0
+        size = len(plan.rows) if plan.decode_only else plan.num_tokens
+        return self.graphs.take(plan.decode_only, size, edits=edits, top=top, prompt_logprobs=prompt)
+
+    def _prompt_logprobs(self, rows: list[Row], packed: np.ndarray, top: int) -> list[list[TokenLogprobs] | None]:
+        found: list[list[TokenLogprobs] | None] = []
+        at = 0
+        for row in rows:
+            wanted, prompt = row.request.params.prompt_logprobs, row.request.prompt_token_ids
+            if wanted is None or row.start >= len(prompt) - 1:
+                found.append(None)
+            else:
+                # The last prompt token is followed by what is sampled, which is no prompt token.
+                count = min(row.count, len(prompt) - 1 - row.start)
+                following = prompt[row.start + 1 : row.start + 1 + count]
+                lines = (np.concatenate([[t], packed[at + j]]) for j, t in enumerate(following))
+                found.append([_token_logprobs(line, top, wanted) for line in lines])
+            at += row.count
+        return found
+
+    def _lower(self, key: GraphKey) -> jax.stages.Lowered:
+        buffer = jax.ShapeDtypeStruct((key.layout.size,), jnp.int32, sharding=replicated(self.mesh))
+        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
+        return lower_step(
+            self.model, key, params, self.abstract, buffer, processed=self.processed, where=replicated(self.mesh)
+        )  # fmt: skip
+
+    def _upload_pages(self, updates: list[tuple[int, int, int]]) -> None:
+        if self._set_pages is None:
+            self._set_pages = jax.jit(steps.set_pages, donate_argnums=0)
+        for first in range(0, len(updates), PAGE_UPDATES):
+            part = np.full((3, PAGE_UPDATES), -1, np.int32)
+            chunk = np.array(updates[first : first + PAGE_UPDATES], np.int32)
+            part[:, : len(chunk)] = chunk.T
+            self.state = self._set_pages(self.state, part)
+
+    def _upload_history(self, slot: int | None, tokens: list[int]) -> None:
+        if self._set_history is None:
+            self._set_history = jax.jit(steps.set_history, donate_argnums=0)
+        history = np.zeros(self.shape.max_model_len, np.int32)
+        history[: len(tokens)] = tokens
+        self.state = self._set_history(self.state, np.int32(slot), history)
+
+    def close(self) -> None:
+        self.graphs.close()
+
+
+def lower_step(
+    model: Model, key: GraphKey, params: Tree, state: State, buffer: Any, *, processed: bool, where: Any
+) -> jax.stages.Lowered:
+    """Trace one graph. The state's shardings are pinned on the way out, so that it always fits the next step."""
+    fn = partial(steps.step, model=model, layout=key.layout, top=key.top, processed=processed)
+    pinned = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(fn, donate_argnums=1, out_shardings=(pinned, where)).lower(params, state, buffer)
+
+
+def _token_logprobs(line: np.ndarray, top: int, wanted: int | None) -> TokenLogprobs:
+    """One packed line (`step.pack_rows`), cut to the number of alternatives the request asked for."""
+    k = top if wanted in (None, -1) else min(wanted or 0, top)
+    line = np.ascontiguousarray(line, np.int32)
+    values = line[3 + top : 3 + 2 * top].view(np.float32)
+    chosen = float(line[1:2].view(np.float32)[0])
+    return TokenLogprobs(int(line[0]), chosen, int(line[2]), line[3 : 3 + k].tolist(), values[:k].tolist())

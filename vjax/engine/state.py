@@ -1,0 +1,73 @@
+"""What lives on the device between steps, donated to every step and updated in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from vjax.layers.paging import Cache, KVPool
+from vjax.models.config import CacheSpec, ModelConfig
+from vjax.parallel.mesh import replicated, sharding
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """The cache, and what each slot (a running request's place) holds. The last slot is a dummy for padding rows.
+
+    `tokens[slots + 1, length]`: the request's tokens by position; a step stores what it samples here and the next one
+    reads it, so the host need not know it yet. `page_table[slots + 1, W]`: the pages of each slot, in order.
+    """
+
+    cache: Cache
+    tokens: jax.Array
+    page_table: jax.Array
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """Sizes of a `State`."""
+
+    pages: int  # per layer, the dummy page 0 included
+    page_size: int
+    slots: int
+    max_model_len: int
+
+    @property
+    def table_width(self) -> int:
+        return -(-self.max_model_len // self.page_size)
+
+
+def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mesh: Mesh) -> State:
+    """The state as `ShapeDtypeStruct`s with shardings."""
+
+    def pool(spec: CacheSpec) -> KVPool:
+        full = (spec.num_layers * shape.pages, shape.page_size, spec.num_heads, spec.head_dim)
+        where = sharding(mesh, full, (None, None, "kv_heads", None))
+        leaf = jax.ShapeDtypeStruct(full, dtype, sharding=where)
+        return KVPool(leaf, leaf, shape.pages)  # type: ignore[arg-type]
+
+    def ints(*size: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(size, jnp.int32, sharding=replicated(mesh))
+
+    return State(
+        cache={kind: pool(spec) for kind, spec in config.cache_specs.items()},
+        tokens=ints(shape.slots + 1, shape.max_model_len),  # type: ignore[arg-type]
+        page_table=ints(shape.slots + 1, shape.table_width),  # type: ignore[arg-type]
+    )
+
+
+def zeros(abstract: State) -> State:
+    """A state on the device."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), abstract)
+
+
+def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype) -> int:
+    """Bytes that one page costs, over all layers and all devices."""
+    return sum(
+        2 * spec.num_layers * page_size * spec.num_heads * spec.head_dim * jnp.dtype(dtype).itemsize
+        for spec in config.cache_specs.values()
+    )

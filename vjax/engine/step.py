@@ -1,0 +1,138 @@
+"""The step: the one function that is compiled, for every bucket. T tokens in S rows, decode rows first.
+
+unpack -> update page tables and tokens -> forward (writes the cache, attends) -> last token of each row -> logits ->
+edits, penalties, sampling -> store the sampled tokens -> one packed result for the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from vjax.engine.layout import Layout
+from vjax.engine.sampling import (
+    Logprobs,
+    RowParams,
+    edit_logits,
+    logprobs_of,
+    penalise,
+    row_params,
+    sample,
+)
+from vjax.engine.state import State
+from vjax.layers.paging import PagedStep
+from vjax.models.model import Model
+from vjax.models.spec import Tree
+
+PROMPT_LOGPROBS_ROWS = 64  # logits of a whole prompt at once would not fit: this many tokens at a time
+
+
+def step(
+    params: Tree, state: State, buffer: jax.Array, *, model: Model, layout: Layout, top: int, processed: bool = False
+) -> tuple[State, dict[str, jax.Array]]:
+    """One step. `top`: how many most likely tokens' logprobs to return, 0 for none; `processed`: logprobs after
+    penalties and temperature instead of the model's own.
+
+    Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), and with `prompt_logprobs` also
+    `{"prompt": int32 [T, 2 + 2 * top]}`.
+    """
+    f = layout.unpack(buffer)
+    rows, positions, tokens, state = _place(f, state, layout)
+    hidden, cache = model.forward(params, tokens, positions, rows, state.cache)  # [T, d]
+    last = jnp.maximum(rows.query_start[1:] - 1, 0)  # [S]
+    logits = model.unembed(params, hidden if layout.decode else hidden[last])  # [S, V]
+
+    p = row_params(f["params"])
+    position = f["kv_len"]  # of the token about to be sampled
+    edited = _process(logits, f, p, state, tokens[last])
+    chosen = sample(edited, p, position)
+    store = jnp.where(f["store"] >= 0, f["store"], state.tokens.shape[1])
+    state = State(cache, state.tokens.at[f["slot"], store].set(chosen, mode="drop"), state.page_table)
+
+    result = {"rows": chosen[:, None]}
+    if top:
+        seen = _tempered(edited, p) if processed else logits
+        result["rows"] = pack_rows(chosen, logprobs_of(seen, chosen, top))
+    if layout.prompt_logprobs:
+        result["prompt"] = _prompt_logprobs(model, params, hidden, f["next"], max(top, 1))
+    return state, result
+
+
+def set_history(state: State, slot: jax.Array, tokens: jax.Array) -> State:
+    """Store `tokens[length]` as the history of one slot, for a request that skips computing a cached prefix but whose
+    penalties need to know it."""
+    return State(state.cache, state.tokens.at[slot].set(tokens), state.page_table)
+
+
+def set_pages(state: State, updates: jax.Array) -> State:
+    """Apply page-table updates `[3, n]` (slot, index, page) that did not fit into a step; unused ones have slot -1."""
+    return State(state.cache, state.tokens, _update_pages(state.page_table, updates))
+
+
+def pack_rows(chosen: jax.Array, logprobs: Logprobs) -> jax.Array:
+    """`[R, 1 + 2 + 2k]` int32: token, its logprob (bits), its rank, top ids, top logprobs (bits)."""
+    bits = lambda x: lax.bitcast_convert_type(x, jnp.int32)
+    parts = [chosen[:, None], bits(logprobs.chosen)[:, None], logprobs.rank[:, None]]
+    return jnp.concatenate([*parts, logprobs.top_ids, bits(logprobs.top)], axis=1)
+
+
+def _place(f: dict[str, Any], state: State, layout: Layout) -> tuple[PagedStep, jax.Array, jax.Array, State]:
+    """Where every token goes: the paged step, positions `[T]`, token ids `[T]`, the state with both tables updated."""
+    table = _update_pages(state.page_table, f["pages"])
+    slot, kv_len, size = f["slot"], f["kv_len"], _page_size(state)
+    if layout.decode:
+        row = jnp.arange(layout.rows)
+        position, query_start = kv_len - 1, jnp.arange(layout.rows + 1)
+    else:
+        row, position, query_start = f["row"], f["position"], f["query_start"]
+    used = position >= 0
+    position = jnp.maximum(position, 0)
+    held = state.tokens.at[slot[row], position].get(mode="clip")
+    tokens = held if layout.decode else jnp.where(f["ids"] >= 0, f["ids"], held)
+    tokens = jnp.where(used, tokens, 0)
+    store = jnp.where(used, position, state.tokens.shape[1])
+    history = state.tokens if layout.decode else state.tokens.at[slot[row], store].set(tokens, mode="drop")
+    page_table = table[slot]  # [S, W]
+    page = jnp.take_along_axis(page_table[row], (position // size)[:, None], axis=1)[:, 0]
+    past_pool = jnp.iinfo(jnp.int32).max
+    index = jnp.where(used, page * size + position % size, past_pool)
+    paged = PagedStep(row, index, query_start, kv_len, page_table, layout.decode)
+    return paged, position, tokens, State(state.cache, history, table)
+
+
+def _process(logits: jax.Array, f: dict[str, Any], p: RowParams, state: State, last_token: jax.Array) -> jax.Array:
+    def history(first: jax.Array, n: int) -> jax.Array:
+        where = first + jnp.arange(n)
+        return state.tokens.at[f["slot"][:, None], where[None]].get(mode="clip")
+
+    logits = edit_logits(logits, f["edits"], last_token, p.restricted)
+    return penalise(logits, p, history, f["kv_len"])
+
+
+def _tempered(logits: jax.Array, p: RowParams) -> jax.Array:
+    return logits / jnp.where(p.temperature > 0, p.temperature, 1.0)[:, None]
+
+
+def _prompt_logprobs(model: Model, params: Tree, hidden: jax.Array, following: jax.Array, top: int) -> jax.Array:
+    """For each token, the logprob of the one that follows it in the prompt: `[T, 2 + 2 * top]` int32, packed."""
+    block = min(PROMPT_LOGPROBS_ROWS, hidden.shape[0])
+    pad = -hidden.shape[0] % block
+    x = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(-1, block, hidden.shape[1])
+    target = jnp.pad(following, (0, pad)).reshape(-1, block)
+
+    def one(args: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return pack_rows(args[1], logprobs_of(model.unembed(params, args[0]), args[1], top))[:, 1:]
+
+    return lax.map(one, (x, target)).reshape(-1, 2 + 2 * top)[: hidden.shape[0]]
+
+
+def _update_pages(table: jax.Array, updates: jax.Array) -> jax.Array:
+    slot, index, page = updates
+    return table.at[jnp.where(slot >= 0, slot, table.shape[0]), index].set(page, mode="drop")
+
+
+def _page_size(state: State) -> int:
+    return next(iter(state.cache.values())).page_size
