@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -130,8 +129,8 @@ class Runner:
     def _lower(self, key: GraphKey) -> jax.stages.Lowered:
         buffer = jax.ShapeDtypeStruct((key.layout.size,), jnp.int32, sharding=replicated(self.mesh))
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
-        return lower_step(
-            self.model, key, params, self.abstract, buffer, processed=self.processed, where=replicated(self.mesh)
+        return steps.lower(
+            self.model, key.layout, key.top, params, self.abstract, buffer, processed=self.processed
         )  # fmt: skip
 
     def _upload_pages(self, updates: list[tuple[int, int, int]]) -> None:
@@ -152,15 +151,6 @@ class Runner:
 
     def close(self) -> None:
         self.graphs.close()
-
-
-def lower_step(
-    model: Model, key: GraphKey, params: Tree, state: State, buffer: Any, *, processed: bool, where: Any
-) -> jax.stages.Lowered:
-    """Trace one graph. The state's shardings are pinned on the way out, so that it always fits the next step."""
-    fn = partial(steps.step, model=model, layout=key.layout, top=key.top, processed=processed)
-    pinned = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(fn, donate_argnums=1, out_shardings=(pinned, where)).lower(params, state, buffer)
 
 
 def _token_logprobs(line: np.ndarray, top: int, wanted: int | None) -> TokenLogprobs:

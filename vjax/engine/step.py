@@ -6,6 +6,7 @@ edits, penalties, sampling -> store the sampled tokens -> one packed result for 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -59,6 +60,16 @@ def step(
     if layout.prompt_logprobs:
         result["prompt"] = _prompt_logprobs(model, params, hidden, f["next"], max(top, 1))
     return state, result
+
+
+def lower(
+    model: Model, layout: Layout, top: int, params: Tree, state: State, buffer: Any, *, processed: bool = False
+) -> jax.stages.Lowered:
+    """Trace the step for one layout; arguments may be `ShapeDtypeStruct`s with shardings."""
+    fn = partial(step, model=model, layout=layout, top=top, processed=processed)
+    # The state's shardings are pinned on the way out, so that it always fits the next step.
+    pinned = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(fn, donate_argnums=1, out_shardings=(pinned, buffer.sharding)).lower(params, state, buffer)
 
 
 def set_history(state: State, slot: jax.Array, tokens: jax.Array) -> State:

@@ -34,9 +34,14 @@ class KVPool:
         # Padding must leave the pool altogether: a negative index would wrap, one past the layer hits the next layer.
         flat = jnp.where(index < size, index + layer * size, total)
 
+        # XLA turns a scatter of one row into a slice update whose operand it then copies: the whole pool, every layer.
+        # A second row that is dropped keeps it a scatter, which runs in place.
+        spare = 1 if index.shape[0] == 1 else 0
+        flat = jnp.pad(flat, (0, spare), constant_values=total)
+
         def put(pool: jax.Array, new: jax.Array) -> jax.Array:
-            rows = pool.reshape(total, *pool.shape[2:])
-            return rows.at[flat].set(new.astype(pool.dtype), mode="drop").reshape(pool.shape)
+            new = jnp.pad(new.astype(pool.dtype), ((0, spare), (0, 0), (0, 0)))
+            return pool.reshape(total, *pool.shape[2:]).at[flat].set(new, mode="drop").reshape(pool.shape)
 
         return KVPool(put(self.k, k), put(self.v, v), self.pages)
 
