@@ -1,0 +1,60 @@
+"""Seeded weights, the same on every machine: a tensor's values depend on its name, its shape and the case's seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+Shape = tuple[int, ...]
+Tensors = dict[str, np.ndarray]
+
+
+def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) -> np.ndarray:
+    """Normal numbers `shape` float32, scaled by what `name` says the tensor is, so that logits spread well.
+
+    RandomState's streams are frozen by numpy's compatibility policy; those of Generator may change.
+    """
+    draw = np.random.RandomState(zlib.crc32(f"{seed}/{name}".encode())).standard_normal(shape)
+    if len(shape) == 1:
+        centre = norm_centre if name.endswith("weight") else 0.0
+        return (centre + 0.2 * draw).astype(np.float32)
+    return (draw * (_gain(name) / math.sqrt(shape[-1]))).astype(np.float32)
+
+
+def _gain(name: str) -> float:
+    """Against `1 / sqrt(fan in)`: attention sharp enough to see positions, logits wide enough to rank."""
+    if "embed_tokens" in name:
+        return 1.0
+    if "lm_head" in name:
+        return 2.0
+    return 1.5 if "q_proj" in name or "k_proj" in name else 1.0
+
+
+def seeded_tensors(shapes: Mapping[str, Shape], seed: int, norm_centre: float = 1.0) -> Tensors:
+    return {name: seeded_tensor(name, shape, seed, norm_centre) for name, shape in shapes.items()}
+
+
+def write_checkpoint(directory: Path, config: dict[str, Any], tensors: Tensors, shards: int = 1) -> Path:
+    """A Hugging Face directory: `config.json` and `model.safetensors`, or `shards` files with their index."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config, indent=2))
+    if shards == 1:
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        return directory
+    names, weight_map = list(tensors), {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        part = {name: tensors[name] for name in names[shard::shards]}
+        save_file(part, directory / file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(part, file))
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    return directory
