@@ -53,7 +53,7 @@ def load_case(name: str) -> Golden:
     with np.load(DATA / f"{name}.npz") as data:
         meta = json.loads(str(data["meta"]))
         if meta["config"] != BY_NAME[name].config:
-            raise ValueError(f"golden {name!r} is older than its case: run tests/goldens/generate.py {name}.")
+            raise ValueError(f"golden {name!r} is older than its case: run `python -m tests.goldens.generate {name}`.")
         ends = np.cumsum(meta["prompt_lengths"])[:-1]
         return Golden(
             case=BY_NAME[name],

@@ -1,0 +1,213 @@
+"""The cases as GGUF files, as llama.cpp's converter lays them out: its names, metadata, row order and norms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import (
+    MODEL_ARCH,
+    GGMLQuantizationType,
+    GGUFWriter,
+    LlamaFileType,
+    RopeScalingType,
+    TokenType,
+    get_tensor_name_map,
+)
+from gguf.quants import dequantize, quant_shape_to_byte_shape, quantize
+
+from tests.goldens import Golden, load_case
+from tests.goldens.cases import CASES
+from tests.goldens.weights import Tensors
+
+ARCHITECTURES = {
+    "llama": MODEL_ARCH.LLAMA,
+    "qwen2": MODEL_ARCH.QWEN2,
+    "qwen3": MODEL_ARCH.QWEN3,
+    "gemma3_text": MODEL_ARCH.GEMMA3,
+}
+NAMES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is SentencePiece-like
+PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3_text": "default"}
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
+
+
+def gguf_case_names(*families: str) -> list[str]:
+    """The names of the cases that a GGUF file can express."""
+    return [case.name for case in CASES if case.gguf and (not families or case.family in families)]
+
+
+def gguf_checkpoint(name: str, directory: Path, quantise: str = "F32", splits: int = 1) -> Path:
+    """Write the case as one GGUF file below `directory`, or as `splits` files; the (first) path."""
+    golden = load_case(name)
+    config, family = golden.config, golden.case.family
+    if not golden.case.gguf:
+        raise ValueError(f"case {name!r} has no GGUF form.")
+    tensors = converted(golden)
+    per_file = math.ceil(len(tensors) / splits) if splits > 1 else 0
+    path = directory / f"{name}-{quantise}.gguf"
+    writer = GGUFWriter(path, NAMES[family], split_max_tensors=per_file)
+    writer.add_name(name)
+    writer.add_file_type(LlamaFileType.ALL_F32 if quantise == "F32" else LlamaFileType[f"MOSTLY_{quantise}"])
+    add_shape(writer, config, family)
+    add_rope(writer, config)
+    add_vocabulary(writer, config, family)
+    for tensor, array in tensors.items():
+        data, kind = stored(array, quantise)
+        writer.add_tensor(tensor, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path if splits == 1 else path.with_name(f"{path.stem}-00001-of-{len(writer.tensors):05d}.gguf")
+
+
+def dequantised(golden: Golden, quantise: str) -> Tensors:
+    """The weights by Hugging Face name and in its layout, float32, as a file of this quantisation holds them."""
+
+    def through(array: np.ndarray) -> np.ndarray:
+        data, kind = stored(array, quantise)
+        return dequantize(data, kind).reshape(array.shape)
+
+    # Quantisation works within rows, so the converter's order of rows makes no difference.
+    return {name: through(array) for name, array in golden.tensors().items()}
+
+
+def stored(array: np.ndarray, quantise: str) -> tuple[np.ndarray, GGMLQuantizationType]:
+    """The bytes and the type a tensor gets: vectors stay float32; rows that do not divide into blocks become F16."""
+    kind = GGMLQuantizationType.F32 if array.ndim == 1 else GGMLQuantizationType[quantise]
+    try:
+        quant_shape_to_byte_shape(array.shape, kind)
+    except ValueError:
+        kind = GGMLQuantizationType.F16
+    return quantize(np.ascontiguousarray(array), kind), kind
+
+
+def converted(golden: Golden) -> Tensors:
+    """The tensors by GGUF name, in the converter's layout."""
+    config, family = golden.config, golden.case.family
+    names = get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    tensors = {}
+    for name, array in golden.tensors().items():
+        module = name.split(".")[-2]
+        if family == "llama" and module in heads:
+            array = interleave_halves(array, heads[module])
+        if family == "gemma3_text" and name.endswith("norm.weight"):
+            array = array + np.float32(1)
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert gguf_name, f"llama.cpp has no name for {name!r}"
+        tensors[gguf_name] = array
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "llama3":
+        tensors["rope_freqs.weight"] = llama3_divisors(rope, head_dim(config), rope_theta(config))
+    return tensors
+
+
+def interleave_halves(array: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head reordered from (first half, second half) to pairs: llama.cpp rotates neighbours."""
+    halves = array.reshape(heads, 2, -1, *array.shape[1:])
+    return halves.swapaxes(1, 2).reshape(array.shape)
+
+
+def llama3_divisors(rope: dict[str, Any], dim: int, theta: float) -> np.ndarray:
+    """What Llama 3.1's scaling divides each rope frequency by, `[dim / 2]` float32."""
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, dim, 2) / dim)
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    smooth = (rope["original_max_position_embeddings"] / wavelengths - low) / (high - low)
+    smooth = np.clip(smooth, 0.0, 1.0)
+    return (1.0 / ((1.0 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def head_dim(config: dict[str, Any]) -> int:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def rope_theta(config: dict[str, Any]) -> float:
+    return config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+
+
+def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if family == "llama":
+        writer.add_rope_dimension_count(head_dim(config))
+    if family == "gemma3_text":
+        writer.add_sliding_window(config["sliding_window"])
+
+
+def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    """Llama 3's scaling is not here: it becomes a tensor of divisors."""
+    writer.add_rope_freq_base(rope_theta(config))
+    rope = config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "linear":
+        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif kind == "yarn":
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        optional = {
+            "attention_factor": writer.add_rope_scaling_yarn_attn_factor,
+            "beta_fast": writer.add_rope_scaling_yarn_beta_fast,
+            "beta_slow": writer.add_rope_scaling_yarn_beta_slow,
+        }
+        for field in optional.keys() & rope.keys():
+            optional[field](rope[field])
+
+
+def add_vocabulary(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
+    size = config["vocab_size"]
+    sentencepiece = size >= SPM_SIZE
+    tokens, types = spm_tokens(size) if sentencepiece else bpe_tokens(size)
+    writer.add_tokenizer_model("llama" if sentencepiece else "gpt2")
+    writer.add_tokenizer_pre("default" if sentencepiece else PRE_TOKENIZERS[family])
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    if sentencepiece:
+        writer.add_token_scores([-float(i) for i in range(size)])
+        writer.add_add_space_prefix(family != "gemma3_text")
+    else:
+        writer.add_token_merges([f"{token[0]} {token[1]}" for token in tokens[len(SPECIAL) :] if len(token) == 2])
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(sentencepiece)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+SPECIAL = ["<unk>", "<s>", "</s>"]
+SPECIAL_TYPES = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
+FREQUENT = "etaoinshrdlu"
+
+
+def bpe_tokens(size: int) -> tuple[list[str], list[int]]:
+    """Byte-level BPE: printable ASCII, space and newline as GPT-2 writes bytes, then pairs of frequent letters."""
+    tokens = [*SPECIAL, "\u010a", "\u0120", *map(chr, range(33, 127))]
+    tokens += itertools.islice(map("".join, itertools.product(FREQUENT, repeat=2)), size - len(tokens))
+    assert len(tokens) == size, f"a vocabulary of {size} is out of reach"
+    return tokens, [*SPECIAL_TYPES, *[TokenType.NORMAL] * (size - len(SPECIAL))]
+
+
+def spm_tokens(size: int) -> tuple[list[str], list[int]]:
+    """SentencePiece-like: every byte, the space, then frequent letters alone and after a space."""
+    tokens = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
+    pieces = [*FREQUENT, *("\u2581" + letter for letter in FREQUENT)]
+    tokens += pieces[: size - len(tokens)]
+    assert len(tokens) == size, f"a vocabulary of {size} is out of reach"
+    types = [*SPECIAL_TYPES, *[TokenType.BYTE] * 256, *[TokenType.NORMAL] * (size - len(SPECIAL) - 256)]
+    return tokens, types
