@@ -1,0 +1,120 @@
+"""A tokenizer of bytes and an engine without a model: its tokens are a plain function of prompt and position."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from vjax.config import EngineConfig
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, TokenLogprobs
+from vjax.errors import ModelError, RequestError
+
+EOS = 256
+VOCAB = 300
+LIMITS = EngineLimits(
+    max_model_len=64, vocab_size=VOCAB, max_logprobs=5, max_num_seqs=4, num_pages=99, block_size=4, eos_token_ids=[EOS]
+)
+
+
+class ByteTokenizer:
+    """Ids 0-255 are bytes, 256 is `<eos>`, the rest are empty."""
+
+    eos_token_ids = (EOS,)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b"<eos>" if token == EOS else b""
+
+    def token_text(self, token: int) -> str:
+        return self.token_bytes(token).decode(errors="replace")
+
+
+def letter(prompt: list[int], position: int) -> int:
+    """What the fake engine says at an output position: the prompt again, each letter one further."""
+    source = prompt[position % len(prompt)]
+    return source + 1 if source < 255 else source
+
+
+def row(token: int) -> TokenLogprobs:
+    return TokenLogprobs(token, -0.5, 2, [token + 1, token], [-0.25, -0.5])
+
+
+class FakeEngine:
+    """Prompts that start with `!` misbehave: see `add` and `step`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        if config.model == "broken":
+            raise ModelError("model: this one is broken.")
+        if config.model == "crash":
+            os._exit(3)
+        if config.model == "hang":
+            time.sleep(600)
+        self.limits = LIMITS
+        self.delay = float(os.environ.get("FAKE_STEP_SECONDS", 0))
+        self.running: dict[str, tuple[EngineRequest, int]] = {}
+        self.aborted: list[str] = []
+        self.tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running)
+
+    def add(self, request: EngineRequest) -> None:
+        if bytes(t & 255 for t in request.prompt_token_ids) == b"!refuse":
+            raise RequestError("refused by the fake.")
+        self.running[request.request_id] = (request, 0)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        for one in request_ids:
+            self.aborted.append(one)
+            self.running.pop(one, None)
+
+    def step(self) -> list[EngineOutput]:
+        time.sleep(self.delay)
+        return [self._one(request, done) for request, done in list(self.running.values())]
+
+    def _one(self, request: EngineRequest, done: int) -> EngineOutput:
+        start = bytes(t & 255 for t in request.prompt_token_ids)
+        if start == b"!raise":
+            raise RuntimeError("the device fell over")
+        if start == b"!exit":
+            os._exit(7)
+        if start == b"!fail" and done == 2:
+            del self.running[request.request_id]
+            return EngineOutput(request.request_id, [], finish_reason="error", error="no luck")
+        token = letter(request.prompt_token_ids, done)
+        self.tokens += 1
+        reason, stop_reason = None, None
+        if token in request.eos_token_ids and not request.params.ignore_eos:
+            reason = "stop"
+        elif token in (request.params.stop_token_ids or ()):
+            reason, stop_reason = "stop", token
+        elif done + 1 == request.params.max_tokens:
+            reason = "length"
+        self.running[request.request_id] = (request, done + 1)
+        if reason:
+            del self.running[request.request_id]
+        prompt = request.prompt_token_ids[1:] if request.params.prompt_logprobs is not None and not done else None
+        return EngineOutput(
+            request.request_id,
+            [token],
+            new_logprobs=[row(token)] if request.params.logprobs is not None else None,
+            prompt_logprobs=prompt and [row(one) for one in prompt],
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            scheduled_time=time.monotonic(),
+        )
+
+    def stats(self) -> EngineStats:
+        return EngineStats(running=len(self.running), generation_tokens=self.tokens)
+
+    def reset_prefix_cache(self) -> bool:
+        return not self.running
+
+    def shutdown(self) -> None:
+        if path := os.environ.get("FAKE_SHUTDOWN_FILE"):
+            Path(path).write_text("bye")

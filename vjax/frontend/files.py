@@ -1,0 +1,56 @@
+"""What a front end reads beside the weights: the tokenizer, and the model's own sampling defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vjax.config import EngineConfig
+from vjax.errors import CheckpointError, RequestError
+from vjax.loading.hf_config import read_json_object
+from vjax.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from vjax.tokenizing.tokenizer import Tokenizer
+
+SAMPLING_KEYS = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+
+
+@dataclass(frozen=True)
+class FrontendFiles:
+    """A tokenizer, or None, and the contents of `generation_config.json`, empty if there is none."""
+
+    tokenizer: Tokenizer | None = None
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> FrontendFiles:
+        """Raises `CheckpointError` naming the file."""
+        from vjax.loading.load import resolve
+        from vjax.tokenizing.load import load_tokenizer
+
+        path = Path(resolve(config.model))
+        tokenizer = None
+        if not config.skip_tokenizer_init:
+            tokenizer = load_tokenizer(Path(resolve(config.tokenizer)) if config.tokenizer else path)
+        generation = path / "generation_config.json"
+        return cls(tokenizer, read_json_object(generation) if generation.is_file() else {})
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        ids = self.generation_config.get("eos_token_id")
+        ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
+        if any(type(token) is not int for token in ids):
+            raise CheckpointError(f"generation_config.json: eos_token_id must hold token ids, found {ids!r}.")
+        return ids
+
+    def default_sampling_params(self) -> SamplingParams:
+        """A fresh object each time; callers may change it. Raises `CheckpointError` for a value out of range."""
+        values = {key: self.generation_config.get(key) for key in SAMPLING_KEYS}
+        values["max_tokens"] = self.generation_config.get("max_new_tokens")
+        try:
+            return SamplingParams(**{key: value for key, value in values.items() if value is not None})
+        except RequestError as error:
+            raise CheckpointError(f"generation_config.json: {error}") from None
