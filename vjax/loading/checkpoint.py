@@ -1,0 +1,173 @@
+"""Checkpoint tensors to placed parameters, one tensor at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from vjax.errors import CheckpointError
+from vjax.loading.reader import TensorReader, aligned_empty
+from vjax.models.spec import Param, Source, Tree, is_param, iter_params, map_params
+from vjax.quant import Dense
+
+Place = Callable[[Param], jax.sharding.Sharding]
+Transform = Callable[[str, np.ndarray], np.ndarray]
+Rename = Callable[[str], "str | tuple[str, int]"]
+
+# Tables that files carry along but that follow from the configuration, and the head of a model that ties it.
+HARMLESS = re.compile(r".*rotary_emb\.inv_freq|rope_(freqs|factors_long|factors_short)\.weight|lm_head\.weight")
+SHOWN = 5  # names in one message
+
+
+class _Stored(NamedTuple):
+    """Where a source lies: a tensor of the file, or one index of its first axis."""
+
+    name: str
+    index: int | None
+    shape: tuple[int, ...]
+
+
+def load_params(
+    spec_tree: Tree,
+    reader: TensorReader,
+    *,
+    dtype: Any = jnp.float32,
+    sharding_for: Place | None = None,
+    transform: Transform | None = None,
+    rename: Rename | None = None,
+    progress: bool = False,
+    ignore: Callable[[str], bool] | None = None,
+) -> Tree:
+    """Load every `Param` of `spec_tree`: a tree of `Dense` weights and arrays.
+
+    `rename` maps a Hugging Face name to the file's (with the index of an expert where the file stacks them);
+    `transform` gets the Hugging Face name and the stored values; `ignore` accepts further tensors of the file that the
+    model does not use. Weights take `dtype`; vectors too, but float32 where `dtype` has 16 bits. Host memory stays at
+    one parameter beyond the model. Raises `CheckpointError` before anything is read if tensors are missing, left over
+    or of the wrong shape.
+    """
+    dtype = np.dtype(dtype)
+    places = _match(spec_tree, reader, rename or (lambda name: name), ignore or (lambda name: False))
+    total = sum(reader.stored_bytes(name) for name in {stored.name for stored in places.values()})
+
+    with tqdm(total=total, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar:
+
+        def load(param: Param) -> Any:
+            values = _assemble(param, reader, places, param_dtype(param, dtype), transform)
+            bar.update(sum(_share(reader, places[source.name]) for source in param.sources))
+            placed = jax.device_put(values, sharding_for(param) if sharding_for else None)
+            placed.block_until_ready()  # so that the host copy is gone before the next one is read
+            return Dense(placed) if param.kind == "weight" else placed
+
+        return map_params(load, spec_tree)
+
+
+def param_dtype(param: Param, dtype: Any) -> np.dtype:
+    """The dtype that a parameter takes in a model of compute dtype `dtype`."""
+    wide = param.kind == "vector" and np.dtype(dtype).itemsize < 4
+    return np.dtype(np.float32) if wide else np.dtype(dtype)
+
+
+def abstract_params(spec_tree: Tree, *, dtype: Any = jnp.float32, sharding_for: Place | None = None) -> Tree:
+    """What `load_params` would return, as `jax.ShapeDtypeStruct`s."""
+
+    def abstract(param: Param) -> Any:
+        place = sharding_for(param) if sharding_for else None
+        leaf: Any = jax.ShapeDtypeStruct(param.shape, param_dtype(param, dtype), sharding=place)
+        return Dense(leaf) if param.kind == "weight" else leaf
+
+    return jax.tree.map(abstract, spec_tree, is_leaf=is_param)
+
+
+def _match(
+    spec_tree: Tree, reader: TensorReader, rename: Rename, ignore: Callable[[str], bool]
+) -> dict[str, _Stored]:  # fmt: skip
+    """Where each source lies, by its Hugging Face name. Everything that does not fit is found here."""
+    names = reader.names()
+    places: dict[str, _Stored] = {}
+    missing, wrong = [], []
+    for _, param in iter_params(spec_tree):
+        for source in param.sources:
+            name, index = _split(rename(source.name))
+            if name not in names:
+                missing.append(name)
+                continue
+            stored = names[name].shape
+            if index is not None:
+                stored = stored[1:] if stored and index < stored[0] else (-1,)
+            places[source.name] = _Stored(name, index, stored)
+            if not _fits(source, stored):
+                wrong.append(f"{name!r} is {list(stored)}, the configuration asks for {list(source.stored)}")
+    used = {stored.name for stored in places.values()}
+    harmless = {_split(rename("lm_head.weight"))[0]}
+    extra = [n for n in names if n not in used | harmless and not HARMLESS.fullmatch(n) and not ignore(n)]
+    if missing:
+        raise CheckpointError(f"{reader.path}: {_listed(missing, 'tensor', 'missing')}.")
+    if wrong:
+        raise CheckpointError(f"{reader.path}: {_listed(wrong, 'tensor', 'of the wrong shape', quote=False)}.")
+    if extra:
+        raise CheckpointError(f"{reader.path}: {_listed(extra, 'tensor', 'unknown to this model')}.")
+    return places
+
+
+def _fits(source: Source, stored: tuple[int, ...]) -> bool:
+    if stored == source.stored:
+        return True
+    # Vectors are sometimes stored with axes of one.
+    return len(source.stored) == 1 and np.prod(stored, dtype=np.int64) == source.stored[0]
+
+
+def _assemble(
+    param: Param, reader: TensorReader, places: dict[str, _Stored], dtype: np.dtype, transform: Transform | None
+) -> np.ndarray:
+    """A parameter's values on the host, in an array of their own."""
+    if len(param.sources) == 1:
+        values = _read(param.sources[0], reader, places, transform)
+        if values.dtype == dtype and values.flags.c_contiguous:
+            return values
+    out = aligned_empty(param.shape, dtype)
+    start = 0
+    for source in param.sources:
+        end = start + source.shape[param.concat] if source.shape else 0
+        where = (slice(None),) * param.concat + (slice(start, end),) if source.shape else ()
+        with np.errstate(over="ignore"):
+            out[where] = values if len(param.sources) == 1 else _read(source, reader, places, transform)
+        start = end
+    return out
+
+
+def _read(source: Source, reader: TensorReader, places: dict[str, _Stored], transform: Transform | None) -> np.ndarray:
+    """A source in its merged layout, in the stored dtype."""
+    stored = places[source.name]
+    rows = None if stored.index is None else slice(stored.index, stored.index + 1)
+    values = reader.read(stored.name, rows).reshape(source.stored)
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        where = reader.file_of(stored.name)
+        raise CheckpointError(f"{where}: tensor {stored.name!r} holds {values.dtype}, floating-point numbers expected.")
+    if transform is not None:
+        values = transform(source.name, values)
+        if values.size != int(np.prod(source.shape)):
+            raise ValueError(f"transform made {source.name!r} of shape {values.shape} from {source.stored}")
+    return values.reshape(source.shape)
+
+
+def _split(stored: str | tuple[str, int]) -> tuple[str, int | None]:
+    return (stored, None) if isinstance(stored, str) else stored
+
+
+def _share(reader: TensorReader, stored: _Stored) -> int:
+    nbytes = reader.stored_bytes(stored.name)
+    return nbytes if stored.index is None else nbytes // reader.names()[stored.name].shape[0]
+
+
+def _listed(items: Iterable[str], noun: str, state: str, quote: bool = True) -> str:
+    items = list(items)
+    shown = ", ".join(repr(item) if quote else item for item in items[:SHOWN])
+    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return f"{len(items)} {noun}{'s' if len(items) > 1 else ''} {state}: {shown}{more}"

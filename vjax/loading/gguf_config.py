@@ -1,0 +1,191 @@
+"""Translates the metadata of a GGUF file into the fields of a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vjax.errors import CheckpointError, ModelError
+from vjax.loading.gguf import GGUFFile
+
+# GGUF architecture -> model_type, architectures[0]
+ARCHITECTURES = {
+    "llama": ("llama", "LlamaForCausalLM"),
+    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+}
+GEMMA3_27B_LAYERS = 62
+
+
+class _Fields:
+    """The metadata keys of one architecture, checked as they are read."""
+
+    def __init__(self, gguf: GGUFFile, architecture: str) -> None:
+        self.gguf, self.architecture = gguf, architecture
+
+    def fail(self, key: str, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self.gguf.path}: metadata key {key!r} {problem}.")
+
+    def integer(self, name: str) -> int:
+        value = self.optional(name, int)
+        if value is None or value < 1:
+            raise self.fail(
+                f"{self.architecture}.{name}", "is missing" if value is None else f"is {value}, not positive"
+            )
+        return value
+
+    def optional(self, name: str, kind: type, prefix: str | None = None) -> Any:
+        """A value of `kind` or None. Lists with one value a layer, all equal, count as that value."""
+        key = f"{self.architecture if prefix is None else prefix}.{name}"
+        value = self.gguf.metadata.get(key)
+        if kind in (int, float) and isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if value is not None and type(value) is not kind:
+            raise self.fail(key, f"must be {kind.__name__}, found {type(value).__name__}")
+        return _shortest(value) if kind is float and value is not None else value
+
+
+def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
+    """A Hugging Face config for a GGUF model.
+
+    Raises `ModelError` for an architecture that is not supported and `CheckpointError` naming a missing or broken key.
+    """
+    architecture = gguf.metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise CheckpointError(f"{gguf.path}: metadata key 'general.architecture' is missing.")
+    if architecture not in ARCHITECTURES:
+        raise ModelError(
+            f"{gguf.path}: GGUF architecture {architecture!r} is not supported. Known: {', '.join(ARCHITECTURES)}."
+        )
+    fields = _Fields(gguf, architecture)
+    model_type, class_name = ARCHITECTURES[architecture]
+    hf = {
+        "model_type": model_type,
+        "architectures": [class_name],
+        **_sizes(fields),
+        **_rope(fields),
+        **_tokens(fields),
+        "attention_bias": "blk.0.attn_q.bias" in gguf.names(),
+        "mlp_bias": "blk.0.ffn_up.bias" in gguf.names(),
+        "tie_word_embeddings": "output.weight" not in gguf.names(),
+    }
+    window = fields.optional("attention.sliding_window", int)
+    if window:
+        hf["sliding_window"] = window
+    if architecture in FIXES:
+        FIXES[architecture](hf, fields)
+    return hf
+
+
+def _sizes(fields: _Fields) -> dict[str, Any]:
+    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+    eps = fields.optional("attention.layer_norm_rms_epsilon", float)
+    if eps is None:
+        raise fields.fail(f"{fields.architecture}.attention.layer_norm_rms_epsilon", "is missing")
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": fields.integer("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.optional("attention.head_count_kv", int) or heads,
+        "head_dim": fields.optional("attention.key_length", int) or hidden // heads,
+        "intermediate_size": fields.integer("feed_forward_length"),
+        "rms_norm_eps": eps,
+        "max_position_embeddings": fields.integer("context_length"),
+        "vocab_size": _vocab_size(fields),
+    }
+
+
+def _vocab_size(fields: _Fields) -> int:
+    embedding = fields.gguf.names().get("token_embd.weight")
+    if embedding is not None:
+        return embedding.shape[0]
+    tokens = fields.gguf.metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, list) else fields.integer("vocab_size")
+
+
+def _rope(fields: _Fields) -> dict[str, Any]:
+    hf: dict[str, Any] = {"rope_theta": fields.optional("rope.freq_base", float) or 10000.0}
+    rotated = fields.optional("rope.dimension_count", int)
+    head_dim = fields.optional("attention.key_length", int)
+    width = head_dim or fields.integer("embedding_length") // fields.integer("attention.head_count")
+    if rotated and rotated != width:
+        hf["partial_rotary_factor"] = rotated / width
+    kind = fields.optional("rope.scaling.type", str)
+    factor = fields.optional("rope.scaling.factor", float)
+    if kind in ("linear", "yarn") and not factor:
+        raise fields.fail(f"{fields.architecture}.rope.scaling.factor", f"is missing, but the scaling is {kind}")
+    if kind == "linear":
+        hf["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+    elif kind == "yarn":
+        hf["rope_scaling"] = _yarn(fields, factor)
+    elif kind not in (None, "none"):
+        raise ModelError(f"{fields.gguf.path}: rope scaling {kind!r} is not supported; known: none, linear, yarn.")
+    if "rope_freqs.weight" in fields.gguf.names():  # Llama 3.1's scaling, one divisor a frequency
+        hf["rope_freq_factors"] = [float(value) for value in fields.gguf.read("rope_freqs.weight").ravel()]
+    return hf
+
+
+def _yarn(fields: _Fields, factor: float) -> dict[str, Any]:
+    scaling = {"rope_type": "yarn", "factor": factor}
+    original = fields.optional("rope.scaling.original_context_length", int)
+    attention = fields.optional("rope.scaling.yarn_attn_factor", float)
+    extra = fields.optional("rope.scaling.attn_factor", float)
+    if attention is None and extra is not None:  # multiplies what the factor alone would give
+        attention = extra * (1.0 + 0.1 * math.log(factor)) if factor > 1 else extra
+    values = {
+        "original_max_position_embeddings": original,
+        "attention_factor": attention,
+        "beta_fast": fields.optional("rope.scaling.yarn_beta_fast", float),
+        "beta_slow": fields.optional("rope.scaling.yarn_beta_slow", float),
+    }
+    return {**scaling, **{name: value for name, value in values.items() if value is not None}}
+
+
+def _tokens(fields: _Fields) -> dict[str, Any]:
+    def token(name: str) -> int | None:
+        return fields.optional(f"{name}_token_id", int, prefix="tokenizer.ggml")
+
+    ends = list(dict.fromkeys(i for i in (token("eos"), token("eot"), token("eom")) if i is not None))
+    found = {
+        "bos_token_id": token("bos"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "pad_token_id": token("padding"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _gemma3(hf: dict[str, Any], fields: _Fields) -> None:
+    """What llama.cpp knows of Gemma 3 without asking the file."""
+    layers = hf["num_hidden_layers"]
+    if fields.optional("rope.freq_base", float) is None:
+        hf["rope_theta"] = 1e6
+    hf["rope_local_base_freq"] = fields.optional("rope.freq_base_swa", float) or 10000.0
+    hf["hidden_activation"] = "gelu_pytorch_tanh"
+    is_27b = layers == GEMMA3_27B_LAYERS
+    hf["query_pre_attn_scalar"] = hf["hidden_size"] // hf["num_attention_heads"] if is_27b else hf["head_dim"]
+    hf["final_logit_softcapping"] = fields.optional("final_logit_softcapping", float) or None
+    pattern = fields.gguf.metadata.get("gemma3.attention.sliding_window_pattern", 6)
+    if "sliding_window" not in hf:
+        hf["layer_types"] = ["full_attention"] * layers
+    elif isinstance(pattern, list):
+        if len(pattern) != layers:
+            raise fields.fail(
+                "gemma3.attention.sliding_window_pattern", f"has {len(pattern)} items for {layers} layers"
+            )
+        hf["layer_types"] = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
+    else:
+        hf["sliding_window_pattern"] = pattern
+
+
+FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {"gemma3": _gemma3}
+
+
+def _shortest(value: float) -> float:
+    """Metadata floats are float32: 1e-5 comes as 9.999999747378752e-06. Back to the number that was meant."""
+    return float(str(np.float32(value)))

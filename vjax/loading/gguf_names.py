@@ -1,0 +1,75 @@
+"""One table of tensor names: Hugging Face's on the left, GGUF's on the right."""
+
+from __future__ import annotations
+
+import re
+
+ROOT = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
+# Families that also norm what each half of a block puts out use one Hugging Face name in another sense.
+SANDWICH = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+SANDWICH_ARCHITECTURES = frozenset({"gemma2", "gemma3"})
+# Experts are tensors of their own there, and one tensor `[E, out, in]` here.
+EXPERT = {"mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+          "mlp.experts.down_proj": "ffn_down_exps"}  # fmt: skip
+
+_HF = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
+_GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
+
+
+def _layer_table(architecture: str) -> dict[str, str]:
+    return {**LAYER, **SANDWICH} if architecture in SANDWICH_ARCHITECTURES else LAYER
+
+
+def to_gguf(name: str, architecture: str) -> str | tuple[str, int]:
+    """The GGUF tensor that holds a Hugging Face one, with the index of an expert where it holds all of them.
+    A name that the table does not know comes back as it is."""
+    match = _HF.fullmatch(name)
+    if match is None:
+        stem, _, kind = name.rpartition(".")
+        return f"{ROOT[stem]}.{kind}" if stem in ROOT else name
+    part, expert = match["part"], re.search(r"\.experts\.(\d+)\.", match["part"])
+    if expert:
+        part = part.replace(expert[0], ".experts.")
+    found = EXPERT.get(part) if expert else _layer_table(architecture).get(part)
+    if found is None:
+        return name
+    stored = f"blk.{match['layer']}.{found}.{match['kind']}"
+    return (stored, int(expert[1])) if expert else stored
+
+
+def to_hf(name: str, architecture: str) -> str | None:
+    """The Hugging Face name of a GGUF tensor; None for one that the table does not know or that holds experts."""
+    match = _GGUF.fullmatch(name)
+    if match is None:
+        stem, _, kind = name.rpartition(".")
+        roots = {gguf: hf for hf, gguf in ROOT.items()}
+        return f"{roots[stem]}.{kind}" if stem in roots else None
+    parts = {gguf: hf for hf, gguf in _layer_table(architecture).items()}
+    part = parts.get(match["part"])
+    return f"model.layers.{match['layer']}.{part}.{match['kind']}" if part else None
