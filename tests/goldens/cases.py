@@ -97,7 +97,7 @@ LLAMA = (
         llama(rope_scaling=YARN_ROPE, rope_theta=100.0, num_attention_heads=3, num_key_value_heads=1),
         switches=(NO_SCALING,),
     ),
-    Case(
+    Case(  # as GGUF: what the converter writes; llama.cpp itself ignores these three keys for Llama
         "llama-yarn-attention-factor",
         llama(rope_scaling=YARN_FULL, head_dim=20),
         switches=(
@@ -116,7 +116,6 @@ LLAMA = (
         "llama-bias",
         llama(attention_bias=True, mlp_bias=True, hidden_size=40),
         switches=({"attention_bias": False}, {"mlp_bias": False}),
-        gguf=False,
     ),
     Case("llama-head-dim", llama(head_dim=10, hidden_size=28, num_attention_heads=7, num_key_value_heads=1)),
 )

@@ -42,28 +42,39 @@ def gguf_case_names(*families: str) -> list[str]:
 
 
 def gguf_checkpoint(name: str, directory: Path, quantise: str = "F32", splits: int = 1) -> Path:
-    """Write the case as one GGUF file below `directory`, or as `splits` files; the (first) path."""
+    """Write the case as one GGUF file below `directory`, or as `splits` files; returns the first, reuses existing ones.
+
+    `quantise`: the type of all matrices, one of `QUANTISATIONS`.
+    """
     golden = load_case(name)
-    config, family = golden.config, golden.case.family
     if not golden.case.gguf:
         raise ValueError(f"case {name!r} has no GGUF form.")
     tensors = converted(golden)
-    per_file = math.ceil(len(tensors) / splits) if splits > 1 else 0
     path = directory / f"{name}-{quantise}.gguf"
+    first = path if splits == 1 else path.with_name(f"{path.stem}-00001-of-{splits:05d}.gguf")
+    if not first.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        write_gguf(path, golden, tensors, quantise, splits)
+    return first
+
+
+def write_gguf(path: Path, golden: Golden, tensors: Tensors, quantise: str, splits: int) -> None:
+    config, family = golden.config, golden.case.family
+    per_file = math.ceil(len(tensors) / splits) if splits > 1 else 0
     writer = GGUFWriter(path, NAMES[family], split_max_tensors=per_file)
-    writer.add_name(name)
+    writer.add_name(golden.name)
     writer.add_file_type(LlamaFileType.ALL_F32 if quantise == "F32" else LlamaFileType[f"MOSTLY_{quantise}"])
     add_shape(writer, config, family)
     add_rope(writer, config)
     add_vocabulary(writer, config, family)
-    for tensor, array in tensors.items():
+    for name, array in tensors.items():
         data, kind = stored(array, quantise)
-        writer.add_tensor(tensor, data, raw_dtype=kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
+    assert len(writer.tensors) == splits, f"{len(tensors)} tensors do not make {splits} files"
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path if splits == 1 else path.with_name(f"{path.stem}-00001-of-{len(writer.tensors):05d}.gguf")
 
 
 def dequantised(golden: Golden, quantise: str) -> Tensors:
