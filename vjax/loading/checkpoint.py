@@ -29,7 +29,7 @@ class _Stored(NamedTuple):
     """Where a source lies: a tensor of the file, or one index of its first axis."""
 
     name: str
-    index: int | None
+    expert: int | None
     shape: tuple[int, ...]
 
 
@@ -145,7 +145,7 @@ def _assemble(
 def _read(source: Source, reader: TensorReader, places: dict[str, _Stored], transform: Transform | None) -> np.ndarray:
     """A source in its merged layout, in the stored dtype."""
     stored = places[source.name]
-    rows = None if stored.index is None else slice(stored.index, stored.index + 1)
+    rows = None if stored.expert is None else slice(stored.expert, stored.expert + 1)
     values = reader.read(stored.name, rows).reshape(source.stored)
     if not jnp.issubdtype(values.dtype, jnp.floating):
         where = reader.file_of(stored.name)
@@ -163,7 +163,7 @@ def _split(stored: str | tuple[str, int]) -> tuple[str, int | None]:
 
 def _share(reader: TensorReader, stored: _Stored) -> int:
     nbytes = reader.stored_bytes(stored.name)
-    return nbytes if stored.index is None else nbytes // reader.names()[stored.name].shape[0]
+    return nbytes if stored.expert is None else nbytes // reader.names()[stored.name].shape[0]
 
 
 def _listed(items: Iterable[str], noun: str, state: str, quote: bool = True) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -29,7 +30,7 @@ class GGUFFile:
         self.path = path
         self.metadata: dict[str, Any] = headers[0].metadata
         self._paths = paths
-        self._files: list[BinaryIO] = []
+        self._files: list[BufferedReader] = []
         self._tensors: dict[str, tuple[int, Tensor]] = {}
         for number, header in enumerate(headers):
             for name, tensor in header.tensors.items():
@@ -108,7 +109,7 @@ def open_gguf(path: Path | str) -> GGUFFile:
     if match is None:
         header = read_header(path)
         count = header.metadata.get("split.count")
-        if type(count) is int and count > 1:
+        if type(count) is int and count > 1 and header.tensors:
             raise CheckpointError(f"{path}: is one of {count} files; keep their names NAME-00001-of-{count:05d}.gguf.")
         return GGUFFile(path, [path], [header])
     total = int(match["total"])
@@ -119,6 +120,16 @@ def open_gguf(path: Path | str) -> GGUFFile:
     headers = [read_header(p) for p in paths]
     _check_split(paths, headers)
     return GGUFFile(path, paths, headers)
+
+
+def write_vocabulary(path: Path | str, out: Path) -> None:
+    """Write a GGUF file that holds the metadata of another one, tokenizer included, and no tensors."""
+    path = Path(path)
+    end = read_header(path).metadata_end
+    with path.open("rb") as source, out.open("wb") as target:
+        target.write(source.read(8) + bytes(8))  # magic and version; no tensors
+        source.seek(16)
+        target.write(source.read(end - 16))
 
 
 def _check_split(paths: list[Path], headers: list[Header]) -> None:

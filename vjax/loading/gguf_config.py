@@ -48,7 +48,7 @@ class _Fields:
             value = float(value)
         if value is not None and type(value) is not kind:
             raise self.fail(key, f"must be {kind.__name__}, found {type(value).__name__}")
-        return _shortest(value) if kind is float and value is not None else value
+        return _shortest(value) if isinstance(value, float) else value
 
 
 def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:

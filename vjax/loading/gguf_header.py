@@ -34,8 +34,11 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
+    """`metadata_end`: the byte after the metadata."""
+
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
+    metadata_end: int
 
 
 class _Cursor:
@@ -156,6 +159,7 @@ def _parse(cursor: _Cursor) -> Header:
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise cursor.fail(f"general.alignment is {alignment!r}, not a power of two")
+    metadata_end = cursor.at
     found: dict[str, Tensor] = {}
     for _ in range(tensors):
         name = cursor.name("tensor name")
@@ -165,7 +169,7 @@ def _parse(cursor: _Cursor) -> Header:
     base = -(-cursor.at // alignment) * alignment
     placed = {name: tensor._replace(start=base + tensor.start) for name, tensor in found.items()}
     _check_places(placed, cursor.size, cursor.fail)
-    return Header(metadata, placed)
+    return Header(metadata, placed, metadata_end)
 
 
 def _tensor(cursor: _Cursor, name: str, alignment: int) -> Tensor:

@@ -46,7 +46,7 @@ def _layer_table(architecture: str) -> dict[str, str]:
     return {**LAYER, **SANDWICH} if architecture in SANDWICH_ARCHITECTURES else LAYER
 
 
-def to_gguf(name: str, architecture: str) -> str | tuple[str, int]:
+def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
     """The GGUF tensor that holds a Hugging Face one, with the index of an expert where it holds all of them.
     A name that the table does not know comes back as it is."""
     match = _HF.fullmatch(name)
@@ -63,7 +63,7 @@ def to_gguf(name: str, architecture: str) -> str | tuple[str, int]:
     return (stored, int(expert[1])) if expert else stored
 
 
-def to_hf(name: str, architecture: str) -> str | None:
+def to_hf_name(name: str, architecture: str) -> str | None:
     """The Hugging Face name of a GGUF tensor; None for one that the table does not know or that holds experts."""
     match = _GGUF.fullmatch(name)
     if match is None:

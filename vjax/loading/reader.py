@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -50,13 +51,13 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return buffer[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def read_bytes(file: BinaryIO, path: Path, offset: int, nbytes: int) -> np.ndarray:
+def read_bytes(file: BufferedReader, path: Path, offset: int, nbytes: int) -> np.ndarray:
     """`nbytes` bytes at `offset`, uint8. Plain reads rather than a mapping: a file cut while it is open is an error
     here and a crash there, and mapped pages would count as memory of ours."""
     buffer = aligned_empty((nbytes,), np.dtype(np.uint8))
     try:
         file.seek(offset)
-        got = file.readinto(memoryview(buffer))  # type: ignore[attr-defined]
+        got = file.readinto(buffer.data)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
     if got != nbytes:

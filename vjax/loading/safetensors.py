@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -49,7 +50,7 @@ class SafetensorsReader:
     def __init__(self, directory: Path, paths: list[Path]) -> None:
         self.path = directory
         self._paths = paths
-        self._files: list[BinaryIO] = []
+        self._files: list[BufferedReader] = []
         self._entries: dict[str, _Entry] = {}
         try:
             for number, path in enumerate(paths):
