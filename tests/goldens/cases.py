@@ -158,7 +158,7 @@ QWEN3 = (
 
 
 def gemma3(**fields: Any) -> Config:
-    gemma = {"rms_norm_eps": 1e-6, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 5}
+    gemma: Config = {"rms_norm_eps": 1e-6, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 5}
     gemma |= {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": None, **fields}
     return _decoder("Gemma3ForCausalLM", "gemma3_text", **gemma)
 

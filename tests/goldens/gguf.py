@@ -206,7 +206,7 @@ SPECIAL_TYPES = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
 FREQUENT = "etaoinshrdlu"
 
 
-def bpe_tokens(size: int) -> tuple[list[str], list[int]]:
+def bpe_tokens(size: int) -> tuple[list[str], list[TokenType]]:
     """Byte-level BPE: printable ASCII, space and newline as GPT-2 writes bytes, then pairs of frequent letters."""
     tokens = [*SPECIAL, "\u010a", "\u0120", *map(chr, range(33, 127))]
     tokens += itertools.islice(map("".join, itertools.product(FREQUENT, repeat=2)), size - len(tokens))
@@ -214,7 +214,7 @@ def bpe_tokens(size: int) -> tuple[list[str], list[int]]:
     return tokens, [*SPECIAL_TYPES, *[TokenType.NORMAL] * (size - len(SPECIAL))]
 
 
-def spm_tokens(size: int) -> tuple[list[str], list[int]]:
+def spm_tokens(size: int) -> tuple[list[str], list[TokenType]]:
     """SentencePiece-like: every byte, the space, then frequent letters alone and after a space."""
     tokens = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
     pieces = [*FREQUENT, *("\u2581" + letter for letter in FREQUENT)]
