@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from vjax.tokenizing.tokenizer import Tokenizer
 
 _TAIL = 4  # ids of the prompt that can hold the start of a character: each has a byte at least, UTF-8 needs four
-_WINDOW = 8  # ids after which a word vocabulary's context is cut
 
 
 class IncrementalDetokenizer:
@@ -33,6 +32,7 @@ class IncrementalDetokenizer:
         self._strip = tokenizer.strips_first_space and not tail
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._window = tail
+        self._shown = "" if self._by_bytes else self._window_text()
         if self._by_bytes:
             for id in tail:
                 self._utf8.decode(tokenizer.token_bytes(id))
@@ -47,6 +47,8 @@ class IncrementalDetokenizer:
 
     def flush(self) -> str:
         """The rest at the end of generation: U+FFFD where a character was left unfinished."""
+        if not self._by_bytes:
+            return self._window_text()[len(self._shown) :]
         return self._stripped(self._utf8.decode(b"", final=True))
 
     def _visible_tail(self, ids: Sequence[int]) -> list[int]:
@@ -64,11 +66,16 @@ class IncrementalDetokenizer:
             return text.removeprefix(" ")
         return text
 
+    def _window_text(self) -> str:
+        return self._tokenizer.decode(self._window, *self._options)
+
     def _add_to_window(self, token_id: int) -> str:
         """Word vocabularies decide on spaces by the neighbour, so the new text is what the window's text gains."""
-        before = self._tokenizer.decode(self._window, *self._options)
         self._window.append(token_id)
-        after = self._tokenizer.decode(self._window, *self._options)
-        if len(self._window) > _WINDOW:
-            del self._window[: -_TAIL]
-        return after[len(before) :]
+        text = self._window_text()
+        if text.endswith("\ufffd") and len(self._window) < 2 * _TAIL:
+            return ""
+        gained = text[len(self._shown) :]
+        del self._window[:-_TAIL]
+        self._shown = self._window_text()
+        return gained

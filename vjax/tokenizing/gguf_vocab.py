@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from vjax.errors import CheckpointError
+from vjax.loading.gguf_header import read_header
 from vjax.tokenizing.pretokenizers import split_named
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
@@ -33,13 +34,7 @@ Metadata = Mapping[str, Any]
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """The key-value pairs of a GGUF file. Raises `CheckpointError` when it is not one."""
-    import gguf
-
-    try:
-        reader = gguf.GGUFReader(path)
-        return {key: field.contents() for key, field in reader.fields.items()}
-    except (ValueError, OSError, IndexError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: not a readable GGUF file ({error}).") from None
+    return read_header(path).metadata
 
 
 def build_tokenizer(metadata: Metadata) -> Tokenizer:
@@ -229,7 +224,8 @@ def _unigram(metadata: Metadata, tokens: list[str], types: list[int]) -> Tokeniz
     tokenizer.normalizer = normalizers.Sequence(steps)
     scheme = "always" if metadata.get("tokenizer.ggml.add_space_prefix", True) else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    spaces = decoders.Metaspace(prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if BYTE in types else spaces
     return tokenizer
 
 
@@ -256,8 +252,6 @@ def _first_id(metadata: Metadata, names: tuple[str, ...]) -> int | None:
 
 def set_frame(tokenizer: Tokenizer, first: int | None, last: int | None) -> None:
     """Makes `encode` with special tokens put these ids around the text."""
-    if first is None and last is None:
-        return
     special = [(name, id) for name, id in (("first", first), ("last", last)) if id is not None]
     parts = ["first" if first is not None else "", "$A", "last" if last is not None else ""]
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -32,10 +32,10 @@ _BYTE_OF = _byte_alphabet()
 class Tokenizer:
     """A vocabulary with its special tokens and chat templates. Thread-safe: nothing changes after construction."""
 
-    backend: tokenizers.Tokenizer
+    backend: tokenizers.Tokenizer = field(repr=False)
     eos_token_ids: tuple[int, ...] = ()
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token, ...: seen by templates
-    chat_templates: Mapping[str, str] = field(default_factory=dict)  # by name; "default" is the usual one
+    chat_templates: Mapping[str, str] = field(default_factory=dict, repr=False)  # by name; "default" is the usual one
 
     def __post_init__(self) -> None:
         self.backend.no_padding()
@@ -54,7 +54,7 @@ class Tokenizer:
 
     @cached_property
     def max_token_length(self) -> int:
-        """Characters of the longest token: a text of n characters has at least n / this many tokens."""
+        """Characters of the longest piece: n characters make no fewer than n / this tokens, where none is unknown."""
         return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     @property
@@ -170,7 +170,11 @@ def _how_pieces_join(backend: tokenizers.Tokenizer) -> tuple[Pieces, bool, bool]
     names = {step.get("type") for step in steps}
     if names == {"ByteLevel"}:
         return "bytes", False, False
-    if not names & {"Replace", "Metaspace"} or names - {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}:
+    writes_spaces = any(
+        step.get("type") == "Metaspace" or (step.get("pattern"), step.get("content")) == ({"String": SPACE}, " ")
+        for step in steps
+    )
+    if not writes_spaces or names - {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}:
         return "words", False, False
     strips = any(
         step["type"] == "Strip" or (step["type"] == "Metaspace" and step.get("prepend_scheme") != "never")
