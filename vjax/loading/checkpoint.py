@@ -91,7 +91,8 @@ def _match(
     """Where each source lies, by its Hugging Face name. Everything that does not fit is found here."""
     names = reader.names()
     places: dict[str, _Stored] = {}
-    missing, wrong = [], []
+    missing: list[str] = []
+    wrong: dict[str, str] = {}
     for _, param in iter_params(spec_tree):
         for source in param.sources:
             name, index = _split(rename(source.name))
@@ -103,14 +104,15 @@ def _match(
                 stored = stored[1:] if stored and index < stored[0] else (-1,)
             places[source.name] = _Stored(name, index, stored)
             if not _fits(source, stored):
-                wrong.append(f"{name!r} is {list(stored)}, the configuration asks for {list(source.stored)}")
+                wrong[name] = f"{name!r} is {list(stored)}, the configuration asks for {list(source.stored)}"
     used = {stored.name for stored in places.values()}
     harmless = {_split(rename("lm_head.weight"))[0]}
     extra = [n for n in names if n not in used | harmless and not HARMLESS.fullmatch(n) and not ignore(n)]
     if missing:
         raise CheckpointError(f"{reader.path}: {_listed(missing, 'tensor', 'missing')}.")
     if wrong:
-        raise CheckpointError(f"{reader.path}: {_listed(wrong, 'tensor', 'of the wrong shape', quote=False)}.")
+        where = reader.file_of(next(iter(wrong)))
+        raise CheckpointError(f"{where}: {_listed(wrong.values(), 'tensor', 'of the wrong shape', quote=False)}.")
     if extra:
         raise CheckpointError(f"{reader.path}: {_listed(extra, 'tensor', 'unknown to this model')}.")
     return places

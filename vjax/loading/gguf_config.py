@@ -19,6 +19,7 @@ ARCHITECTURES = {
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
 }
 GEMMA3_27B_LAYERS = 62
+MAX_LAYERS = 10_000
 
 
 class _Fields:
@@ -85,20 +86,28 @@ def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
 
 def _sizes(fields: _Fields) -> dict[str, Any]:
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+    layers = fields.integer("block_count")
+    if layers > MAX_LAYERS:
+        raise fields.fail(f"{fields.architecture}.block_count", f"is {layers}; at most {MAX_LAYERS} are possible")
     eps = fields.optional("attention.layer_norm_rms_epsilon", float)
     if eps is None:
         raise fields.fail(f"{fields.architecture}.attention.layer_norm_rms_epsilon", "is missing")
     return {
         "hidden_size": hidden,
-        "num_hidden_layers": fields.integer("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": fields.optional("attention.head_count_kv", int) or heads,
-        "head_dim": fields.optional("attention.key_length", int) or hidden // heads,
+        "head_dim": _head_dim(fields),
         "intermediate_size": fields.integer("feed_forward_length"),
         "rms_norm_eps": eps,
         "max_position_embeddings": fields.integer("context_length"),
         "vocab_size": _vocab_size(fields),
     }
+
+
+def _head_dim(fields: _Fields) -> int:
+    width = fields.optional("attention.key_length", int)
+    return width or max(fields.integer("embedding_length") // fields.integer("attention.head_count"), 1)
 
 
 def _vocab_size(fields: _Fields) -> int:
@@ -111,10 +120,9 @@ def _vocab_size(fields: _Fields) -> int:
 
 def _rope(fields: _Fields) -> dict[str, Any]:
     hf: dict[str, Any] = {"rope_theta": fields.optional("rope.freq_base", float) or 10000.0}
-    rotated = fields.optional("rope.dimension_count", int)
-    head_dim = fields.optional("attention.key_length", int)
-    width = head_dim or fields.integer("embedding_length") // fields.integer("attention.head_count")
-    if rotated and rotated != width:
+    width = _head_dim(fields)
+    rotated = fields.optional("rope.dimension_count", int) or width
+    if rotated != width:
         hf["partial_rotary_factor"] = rotated / width
     kind = fields.optional("rope.scaling.type", str)
     factor = fields.optional("rope.scaling.factor", float)
@@ -127,8 +135,16 @@ def _rope(fields: _Fields) -> dict[str, Any]:
     elif kind not in (None, "none"):
         raise ModelError(f"{fields.gguf.path}: rope scaling {kind!r} is not supported; known: none, linear, yarn.")
     if "rope_freqs.weight" in fields.gguf.names():  # Llama 3.1's scaling, one divisor a frequency
-        hf["rope_freq_factors"] = [float(value) for value in fields.gguf.read("rope_freqs.weight").ravel()]
+        hf["rope_freq_factors"] = _freq_factors(fields.gguf, rotated // 2)
     return hf
+
+
+def _freq_factors(gguf: GGUFFile, count: int) -> list[float]:
+    factors = gguf.read("rope_freqs.weight").ravel()
+    if len(factors) != count or not np.all(factors > 0):
+        where = gguf.file_of("rope_freqs.weight")
+        raise CheckpointError(f"{where}: tensor 'rope_freqs.weight' must hold {count} positive numbers.")
+    return [float(value) for value in factors]
 
 
 def _yarn(fields: _Fields, factor: float) -> dict[str, Any]:
