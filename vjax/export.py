@@ -188,7 +188,8 @@ def _manifest(
             for p, s in leaves
         ],
         "weights": [
-            {"name": name, "shape": list(w.shape), "dtype": str(w.dtype)} for name, w in zip(names, weights, strict=True)
+            {"name": name, "shape": list(w.shape), "dtype": str(w.dtype)}
+            for name, w in zip(names, weights, strict=True)
         ],
     }
 
@@ -203,11 +204,11 @@ def _write_weights(out: Path, weights: list[Any], names: list[str]) -> None:
 
 
 def _write_tokenizer(config: EngineConfig, out: Path) -> None:
-    from vjax.loading.load import tokenizer_path
-    from vjax.tokenizing import load_tokenizer
+    from vjax.loading.source import find_source
+    from vjax.tokenizing.load import load_tokenizer
 
     try:
-        load_tokenizer(tokenizer_path(config)).save(out / "tokenizer.json")
+        load_tokenizer(find_source(config.model).path).save(out / "tokenizer.json")
     except Exception as error:  # a model without a tokenizer can still be exported: its runner takes ids
         print(f"no tokenizer written ({error}); the runner takes --ids", file=sys.stderr)
 
@@ -220,5 +221,3 @@ def _sizes(text: str, flag: str) -> tuple[int, ...]:
     if sizes[0] < 1:
         raise ModelError(f"{flag} must be positive, got {text!r}.")
     return sizes
-
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vjax.config import EngineConfig
@@ -28,13 +27,13 @@ class FrontendFiles:
     @classmethod
     def load(cls, config: EngineConfig) -> FrontendFiles:
         """Raises `CheckpointError` naming the file."""
-        from vjax.loading.load import resolve
+        from vjax.loading.source import find_source
         from vjax.tokenizing.load import load_tokenizer
 
-        path = Path(resolve(config.model))
+        path = find_source(config.model, weights=False).path
         tokenizer = None
         if not config.skip_tokenizer_init:
-            tokenizer = load_tokenizer(Path(resolve(config.tokenizer)) if config.tokenizer else path)
+            tokenizer = load_tokenizer(find_source(config.tokenizer, weights=False).path if config.tokenizer else path)
         generation = path / "generation_config.json"
         return cls(tokenizer, read_json_object(generation) if generation.is_file() else {})
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vjax.config import EngineConfig
-from vjax.errors import CheckpointError
-from vjax.loading.checkpoint import load_params
+from vjax.loading import orbax
+from vjax.loading.checkpoint import load_params, param_dtype
 from vjax.loading.dtypes import resolve_dtype
-from vjax.loading.gguf import open_gguf
+from vjax.loading.gguf import GGUFFile, open_gguf
 from vjax.loading.gguf_config import hf_config_from_gguf
 from vjax.loading.gguf_names import to_gguf_name
 from vjax.loading.hf_config import read_hf_config
-from vjax.loading.orbax import load_checkpoint, read_checkpoint_config
 from vjax.loading.safetensors import open_safetensors
 from vjax.loading.source import find_source
 from vjax.models.model import Model
-from vjax.models.registry import family_for_gguf
 from vjax.models.spec import Param, Tree, map_params
 from vjax.parallel.mesh import make_mesh, param_sharding
 from vjax.quant import Dense
@@ -51,7 +49,7 @@ def load(
     """
     config = EngineConfig(
         model=str(path),
-        dtype=_name(dtype),
+        dtype="auto" if dtype is None else resolve_dtype(dtype).name,
         tensor_parallel_size=tensor_parallel_size,
         load_format=load_format,  # type: ignore[arg-type]
         hf_overrides=hf_overrides,
@@ -63,5 +61,62 @@ def load(
 
 def load_model(config: EngineConfig, mesh: Mesh) -> tuple[Model, Tree]:
     """The same for an engine's options."""
-    model, params, _ = load_model_and_config(config, mesh)
+    model, params, _ = load_with_config(config, mesh)
     return model, params
+
+
+def load_with_config(config: EngineConfig, mesh: Mesh) -> tuple[Model, Tree, dict[str, Any]]:
+    """Also the Hugging Face config that the model was built from, overrides included."""
+    source = find_source(config.model, progress=config.use_tqdm_on_load, weights=config.load_format != "dummy")
+    gguf = open_gguf(source.path) if source.kind == "gguf" else None
+    if gguf is not None:
+        hf = hf_config_from_gguf(gguf)
+    elif source.kind == "vjax":
+        hf = orbax.read_checkpoint_config(source.path)
+    else:
+        hf = read_hf_config(source.path)
+    hf = {**hf, **(config.hf_overrides or {})}
+    model, dtype = Model.from_hf(hf), resolve_dtype(config.dtype, hf)
+    options: dict[str, Any] = dict(dtype=dtype, sharding_for=partial(param_sharding, mesh))
+    if config.load_format == "dummy":
+        params = random_params(model.spec(), dtype, mesh, config.seed)
+    elif gguf is not None:
+        params = _load_gguf(gguf, model, progress=config.use_tqdm_on_load, **options)
+    elif source.kind == "vjax":
+        params = orbax.load_checkpoint(source.path, model.spec(), **options)
+    else:
+        with closing(open_safetensors(source.path)) as reader:
+            params = load_params(model.spec(), reader, progress=config.use_tqdm_on_load, **options)
+    return model, params, hf
+
+
+def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:
+    architecture, undo = gguf.metadata["general.architecture"], model.family.gguf_tensor
+
+    def transform(name: str, values: np.ndarray) -> np.ndarray:
+        return values if undo is None else undo(name, values, model.config)
+
+    with closing(gguf):
+        return load_params(
+            model.spec(), gguf, rename=lambda name: to_gguf_name(name, architecture), transform=transform, **options
+        )
+
+
+def random_params(spec: Tree, dtype: Any, mesh: Mesh, seed: int = 0) -> Tree:
+    """Seeded random parameters, made on the device: weights keep the scale of their input."""
+    counter = iter(range(1 << 30))
+
+    def fill(param: Param) -> Any:
+        where, kind = param_sharding(mesh, param), jnp.dtype(param_dtype(param, dtype))
+        if param.fill is not None:
+            return jax.device_put(np.full(param.shape, param.fill, kind), where)
+        values = _normal(jax.random.fold_in(jax.random.key(seed), next(counter)), param.shape, kind, where)
+        return Dense(values) if param.kind == "weight" else values
+
+    return map_params(fill, spec)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _normal(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, where: jax.sharding.Sharding) -> jax.Array:
+    values = jax.random.normal(key, shape, dtype) * jnp.asarray(shape[-1] ** -0.5, dtype)
+    return jax.lax.with_sharding_constraint(values, where)

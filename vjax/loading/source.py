@@ -21,13 +21,16 @@ class ModelSource:
     path: Path
 
 
-def find_source(model: str | Path, *, progress: bool = True) -> ModelSource:
+def find_source(model: str | Path, *, progress: bool = True, weights: bool = True) -> ModelSource:
     """Where a model's files are; those of a registered name are fetched first, unless they are cached.
+    With `weights=False` a folder with nothing but a config.json will do.
 
     Raises `CheckpointError` if there is nothing at `model`, or nothing that can be loaded.
     """
     path = Path(model).expanduser()
     if path.is_dir():
+        if not weights and (path / "config.json").is_file():
+            return ModelSource("hf", path)
         return _in_folder(path)
     if path.is_file():
         return _file(path)
