@@ -137,7 +137,7 @@ def _fill_tokens(view: dict[str, np.ndarray], rows: list[Row], layout: Layout) -
         starts[i] = at
         position[at:end] = np.arange(row.start, row.start + row.count)
         row_of[at:end] = i
-        tokens = known_tokens(row.request, row.start, row.count + 1)
+        tokens = row.request.token_ids(row.start, row.start + row.count + 1)
         ids[at : at + min(len(tokens), row.count)] = tokens[: row.count]
         if layout.prompt_logprobs:
             following = tokens[1:]
@@ -145,15 +145,6 @@ def _fill_tokens(view: dict[str, np.ndarray], rows: list[Row], layout: Layout) -
             view["next"][at : at + len(following)] = following
         at = end
     starts[len(rows) :] = at
-
-
-def known_tokens(request: Request, start: int, count: int) -> list[int]:
-    """Token ids at positions `start .. start + count`, as far as the host knows them."""
-    prompt = request.prompt_token_ids
-    if start + count <= len(prompt):
-        return prompt[start : start + count]
-    outputs = request.output_token_ids[max(start - len(prompt), 0) : start + count - len(prompt)]
-    return prompt[start:] + outputs if start < len(prompt) else outputs
 
 
 def _bits(value: float) -> int:

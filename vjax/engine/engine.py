@@ -62,6 +62,7 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching,
             policy=config.scheduling_policy,
             long_prefill_token_threshold=config.long_prefill_token_threshold,
+            seed=config.seed,
         )
         self._pending: Pending | None = None
         self._warm_up(config, buckets)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vjax.engine import step as steps
-from vjax.engine.batch import SlotTable, fill, known_tokens
+from vjax.engine.batch import SlotTable, fill
 from vjax.engine.graphs import BucketPlan, GraphKey, Graphs
 from vjax.engine.messages import TokenLogprobs
 from vjax.engine.scheduler import Plan, Row
@@ -75,7 +75,7 @@ class Runner:
         for request in plan.admitted:
             self.table.admit(request)
             if request.num_cached_tokens and request.params.repetition_penalty != 1:
-                self._upload_history(request.slot, known_tokens(request, 0, request.num_tokens))
+                self._upload_history(request.slot, request.all_token_ids)
         key, compiled = self._graph(plan)
         fits = len(plan.page_updates) <= key.layout.page_updates
         if not fits:
@@ -93,11 +93,8 @@ class Runner:
         n = len(plan.rows)
         logprobs = prompt = None
         if top:
-            asked = self.table.logprobs
-            logprobs = [
-                _token_logprobs(rows[i], top, row.request.params.logprobs) if asked[row.slot] and row.sample else None
-                for i, row in enumerate(plan.rows)
-            ]
+            wanted = [row.request.params.logprobs if row.sample else None for row in plan.rows]
+            logprobs = [None if k is None else _token_logprobs(rows[i], top, k) for i, k in enumerate(wanted)]
         if pending.key.layout.prompt_logprobs:
             prompt = self._prompt_logprobs(plan.rows, np.asarray(pending.result["prompt"]), max(top, 1))
         return StepResult(rows[:n, 0].tolist(), logprobs, prompt)
@@ -153,9 +150,9 @@ class Runner:
         self.graphs.close()
 
 
-def _token_logprobs(line: np.ndarray, top: int, wanted: int | None) -> TokenLogprobs:
+def _token_logprobs(line: np.ndarray, top: int, wanted: int) -> TokenLogprobs:
     """One packed line (`step.pack_rows`), cut to the number of alternatives the request asked for."""
-    k = top if wanted in (None, -1) else min(wanted or 0, top)
+    k = top if wanted == -1 else min(wanted, top)
     line = np.ascontiguousarray(line, np.int32)
     values = line[3 + top : 3 + 2 * top].view(np.float32)
     chosen = float(line[1:2].view(np.float32)[0])

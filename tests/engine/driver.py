@@ -1,0 +1,53 @@
+"""Drives an engine from a test: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from vjax.config import EngineConfig
+from vjax.engine.engine import Engine
+from vjax.engine.messages import EngineOutput, EngineRequest
+from vjax.sampling_params import SamplingParams
+
+
+class Driver:
+    """An engine, and what its requests gave."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.engine = Engine(config)
+        self._ids = count()
+
+    def add(self, prompt: Sequence[int], params: SamplingParams, **fields: Any) -> str:
+        request_id = f"r{next(self._ids)}"
+        ids = [int(token) for token in prompt]
+        self.engine.add(EngineRequest(request_id=request_id, prompt_token_ids=ids, params=params, **fields))
+        return request_id
+
+    def run(self, limit: int = 2000) -> dict[str, list[EngineOutput]]:
+        """Step until nothing is left."""
+        found: dict[str, list[EngineOutput]] = {}
+        for _ in range(limit):
+            if not self.engine.has_work:
+                return found
+            for output in self.engine.step():
+                found.setdefault(output.request_id, []).append(output)
+        raise AssertionError(f"the engine still has work after {limit} steps")
+
+    def tokens(self, prompts: Sequence[Sequence[int]], params: SamplingParams, **fields: Any) -> list[list[int]]:
+        """The tokens of several requests that run together."""
+        ids = [self.add(prompt, params, **fields) for prompt in prompts]
+        found = self.run()
+        return [[token for output in found[i] for token in output.new_token_ids] for i in ids]
+
+    def greedy(self, prompts: Sequence[Sequence[int]], n: int) -> list[list[int]]:
+        return self.tokens(prompts, SamplingParams(temperature=0, max_tokens=n, ignore_eos=True))
+
+    def chunk(self, size: int) -> None:
+        """Prompts are computed in pieces of `size` tokens from now on; forgets cached pages."""
+        self.engine.scheduler.chunk = size
+        self.engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        self.engine.shutdown()

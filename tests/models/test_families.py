@@ -1,0 +1,100 @@
+"""Every family against transformers: the plain pass, and the engine whatever way it gets to the tokens.
+
+One engine a case serves all engine tests, so that its graphs are compiled once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vjax
+from tests.engine.driver import Driver
+from tests.goldens import Golden, case_names, checkpoint, load_case
+from tests.goldens.gguf import gguf_checkpoint
+from vjax.config import EngineConfig
+
+CASES = case_names()
+OPTIONS = dict(
+    max_num_seqs=4, max_num_batched_tokens=16, block_size=4, max_model_len=64, warmup="lazy", use_tqdm_on_load=False
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return load_case(request.param)
+
+
+@pytest.fixture(scope="module")
+def driver(golden: Golden, folder: Path) -> Iterator[Driver]:
+    path = checkpoint(golden.name, folder)
+    driver = Driver(EngineConfig(model=str(path), **OPTIONS))
+    yield driver
+    driver.close()
+
+
+def test_plain_pass_equals_transformers(golden: Golden, folder: Path) -> None:
+    model, params = vjax.load(checkpoint(golden.name, folder), use_tqdm_on_load=False)
+    logits = jax.jit(model.apply)(params, jnp.asarray(golden.tokens))
+    np.testing.assert_allclose(logits, golden.logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 16])
+def test_greedy_tokens_for_any_chunking(driver: Driver, golden: Golden, chunk: int) -> None:
+    driver.chunk(chunk)
+    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
+
+
+def test_prefix_hits_change_nothing(driver: Driver, golden: Golden) -> None:
+    driver.greedy(golden.prompts, golden.greedy.shape[1])
+    hits = driver.engine.stats().prefix_hits
+    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
+    assert driver.engine.stats().prefix_hits > hits
+
+
+def test_alone_or_among_strangers(driver: Driver, golden: Golden) -> None:
+    strangers = [golden.tokens[0, :5], golden.tokens[1, :20]]
+    for prompt, want in zip(golden.prompts, golden.greedy.tolist(), strict=True):
+        assert driver.greedy([prompt], len(want)) == [want]
+        assert driver.greedy([*strangers, prompt], len(want))[-1] == want
+
+
+def test_preemption_changes_nothing(golden: Golden, folder: Path) -> None:
+    longest = max(len(prompt) for prompt in golden.prompts) + golden.greedy.shape[1]
+    pages = -(-longest // 4) + 2  # one request fits, three do not
+    options = {**OPTIONS, "max_model_len": longest, "num_gpu_blocks_override": pages, "enable_prefix_caching": False}
+    driver = Driver(EngineConfig(model=str(checkpoint(golden.name, folder)), **options))
+    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
+    assert driver.engine.stats().preemptions > 0
+    driver.close()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if load_case(name).case.gguf])
+def test_gguf_gives_the_same_logits(name: str, folder: Path) -> None:
+    golden = load_case(name)
+    model, params = vjax.load(gguf_checkpoint(name, folder), use_tqdm_on_load=False)
+    logits = jax.jit(model.apply)(params, jnp.asarray(golden.tokens))
+    np.testing.assert_allclose(logits, golden.logits, atol=1e-4)
+
+
+FAMILIES = {load_case(name).config["model_type"]: name for name in CASES}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES)
+def test_tensor_parallel_gives_the_same_tokens(name: str, size: int, folder: Path) -> None:
+    golden = load_case(name)
+    options = {**OPTIONS, "tensor_parallel_size": size}
+    driver = Driver(EngineConfig(model=str(checkpoint(name, folder)), **options))
+    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
+    driver.close()
