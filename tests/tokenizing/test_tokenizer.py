@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tokenizing.vocabularies import CHATML, byte_level, wordpiece, write_directory
 
+from tests.tokenizing.vocabularies import CHATML, byte_level, wordpiece, write_directory
 from vjax.errors import CheckpointError, RequestError
 from vjax.tokenizing import Tokenizer, load_tokenizer
 
@@ -108,7 +108,8 @@ def test_template_files_and_names(tmp_path: Path) -> None:
 def test_chat_ids_hold_no_second_bos(tokenizer: Tokenizer) -> None:
     messages = [{"role": "user", "content": "The dog"}]
     ids = tokenizer.apply_chat(messages)
-    assert ids[0] == 1 and ids.count(2) == 1
+    assert ids[0] == 1
+    assert ids.count(2) == 1
     text = "<|im_start|>user\nThe dog<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
@@ -129,14 +130,14 @@ def test_words_without_spaces_between_special_tokens(tmp_path: Path) -> None:
 def test_missing_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
         load_tokenizer(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="tokenizer.json is missing"):
+    with pytest.raises(CheckpointError, match=r"tokenizer.json is missing"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="not a tokenizer"):
         load_tokenizer(tmp_path)
     write_directory(tmp_path, byte_level())
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="tokenizer_config.json: not valid JSON"):
+    with pytest.raises(CheckpointError, match=r"tokenizer_config.json: not valid JSON"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps([1]))
     with pytest.raises(CheckpointError, match="an object was expected"):

@@ -61,7 +61,7 @@ def write_directory(path: Path, tokenizer: Tokenizer, **files: Any) -> Path:
 def spm_pieces() -> list[tuple[str, float, int]]:
     """(text, score, type) of a vocabulary with every character of the corpus but the Japanese ones, and merges."""
     bytes_ = [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
-    words = ["▁the", "▁The", "▁quick", "▁dog", "th", "he", "▁t", "▁T", "qu", "ick", "ic", "do", "og", "▁d", "▁q", "ck"]
+    words = ["▁the", "▁The", "▁quick", "▁dog", "he", "▁t", "th", "▁T", "qu", "ick", "ic", "og", "▁d", "do", "▁q", "ck"]
     words += ["▁▁", "▁qu", "ß", "ö"]
     letters = sorted(set("▁" + "".join(CORPUS[:1] + CORPUS[2:]).replace(" ", "").replace("\n", "")))
     pieces = [*words, *(letter for letter in letters if letter not in words)]

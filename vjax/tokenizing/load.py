@@ -16,7 +16,15 @@ from vjax.tokenizing.tokenizer import Tokenizer
 MAX_FILE_BYTES = 256 << 20
 # The classes of transformers that rebuild the BOS/EOS rule from their configuration, whatever tokenizer.json says.
 _FRAMED_BY_CONFIG = ("LlamaTokenizer", "GemmaTokenizer", "CodeLlamaTokenizer", "CohereTokenizer")
-_GGUF_NAMES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "cls": "cls", "seperator": "sep", "mask": "mask"}
+_GGUF_NAMES = {
+    "bos": "bos",
+    "eos": "eos",
+    "unknown": "unk",
+    "padding": "pad",
+    "cls": "cls",
+    "seperator": "sep",
+    "mask": "mask",
+}
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

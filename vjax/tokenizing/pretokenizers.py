@@ -1,5 +1,7 @@
 """The pre-tokenizers that a GGUF file names in `tokenizer.ggml.pre`: how text is split before byte-level BPE."""
 
+# ruff: noqa: RUF001 - the regexes are about such characters
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -59,7 +61,7 @@ _GPT4O = (_cased(_CONTRACTION + "?", r"\p{N}{1,3}"),)
 _DEEPSEEK3 = Split((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", f"{_MARKED_WORDS}|{_BLANKS}"))
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 _BAILING = (
-    rf"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{{L}}\p{{N}}]?+\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]++[\r\n]*"
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 # The cased letters that DeepSeek's first tokenizers list; Unicode properties would take in more.
@@ -135,11 +137,7 @@ _SPLITS: dict[Split, tuple[str, ...]] = {
     Split((_BLOOM,)): ("poro-chat", "bloom", "gpt3-finnish"),
     Split((_BLOOM, r"\p{N}")): ("viking",),
     Split((_BAILING,)): ("bailingmoe", "bailingmoe2", "llada-moe"),
-    Split(
-        (
-            rf"{_CONTRACTION}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",
-        )
-    ): ("seed-coder",),
+    Split((rf"{_CONTRACTION}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)): ("seed-coder",),
     Split((r"\p{N}+", r"(?=(\d{3})+(?!\d))")): ("superbpe",),
     # Files from before the key existed name nothing or "default".
     Split((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")): ("default", ""),

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tokenizing.vocabularies import byte_level, wordpiece, write_spm_gguf
 
+from tests.tokenizing.vocabularies import byte_level, wordpiece, write_spm_gguf
 from vjax.tokenizing import IncrementalDetokenizer, Tokenizer, load_tokenizer
 
 BYTES = Tokenizer(byte_level())
@@ -15,7 +15,9 @@ WORDS = Tokenizer(wordpiece())
 TEXTS = st.lists(
     st.one_of(
         st.text(st.characters(codec="utf-8"), max_size=8),
-        st.sampled_from(["The quick", " dog", "  ", "👩‍👩‍👧", "日本語", "ß", "<tool_call>", "<|im_end|>", "</s>", "\ufffd"]),
+        st.sampled_from(
+            ["The quick", " dog", "  ", "👩‍👩‍👧", "日本語", "ß", "<tool_call>", "<|im_end|>", "</s>", "\ufffd"]
+        ),
     ),
     max_size=8,
 ).map("".join)
