@@ -179,12 +179,19 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert tokenizer.render_chat([], tools=[{}]) == "tools"
 
 
+def test_phi3_tokens_swallow_spaces(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_spm_gguf(tmp_path / "vocab.gguf", **{"general.architecture": "phi3"}))
+    plain = tokenizer.encode("<end_of_turn>the<s>\nx", add_special_tokens=False)
+    assert tokenizer.encode("<end_of_turn>\n the<s>\nx", add_special_tokens=False) == plain
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tokens": None}, "tokens is missing"),
         ({"merges": None}, "merges is missing"),
         ({"token_type": [1, 1]}, "token_type has 2 entries"),
+        ({"pre": 3}, "pre must be a string"),
         ({"tokens": ["a", "a"], "token_type": [1, 1], "merges": ["x y"]}, "repeated"),
         ({"tokenizer.ggml.model": "rwkv"}, "'rwkv' is not supported"),
     ],

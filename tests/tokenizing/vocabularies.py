@@ -96,7 +96,7 @@ def write_bpe_gguf(path: Path, pre: str = "gpt-2", **overrides: Any) -> Path:
 
 def write_gguf(path: Path, model: str, metadata: dict[str, Any]) -> Path:
     """A vocabulary-only GGUF file; a value of None leaves its key out, keys with a dot are written as they are."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, metadata.pop("general.architecture", "llama"))
     writer.add_string("tokenizer.ggml.model", model)
     for name, value in metadata.items():
         key = name if "." in name else f"tokenizer.ggml.{name}"

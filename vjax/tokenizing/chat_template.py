@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
@@ -28,7 +28,7 @@ Message = Mapping[str, Any]
 class _GenerationTag(Extension):
     """`{% generation %}...{% endgeneration %}` marks assistant text for training; for serving its body is all."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - declared by Jinja as an instance variable
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         next(parser.stream)

@@ -28,6 +28,8 @@ TURN_ENDS = (
     "<|end_of_text|>",
     "[EOT]",
 )
+PHI3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")  # Phi-3's other control tokens swallow the space behind them
+MAX_PIECE = 1024  # characters of a SentencePiece piece, each place of which may be a merge
 
 Metadata = Mapping[str, Any]
 
@@ -42,7 +44,7 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
 
     Raises `CheckpointError` naming the key when the vocabulary is missing, inconsistent or of an unknown kind.
     """
-    kind = metadata.get("tokenizer.ggml.model")
+    kind = _text(metadata, "model")
     if kind not in _BUILDERS:
         raise CheckpointError(f"tokenizer.ggml.model: {kind!r} is not supported. Supported: {', '.join(_BUILDERS)}.")
     tokens, types = _tokens(metadata), _types(metadata)
@@ -52,8 +54,16 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
         raise
     except Exception as error:  # the tokenizers library raises bare Exception for an inconsistent vocabulary
         raise CheckpointError(f"tokenizer.ggml: the vocabulary is inconsistent ({error}).") from None
-    tokenizer.add_special_tokens(_added(tokens, types, (CONTROL, UNKNOWN), special=True))
-    tokenizer.add_tokens(_added(tokens, types, (USER_DEFINED,), special=False))
+    phi3 = kind == "llama" and metadata.get("general.architecture") == "phi3"
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(text, special=True, normalized=False, rstrip=phi3 and text not in PHI3_PLAIN)
+            for text, type_ in zip(tokens, types, strict=False)
+            if type_ in (CONTROL, UNKNOWN)
+        ]
+    )
+    own = [text for text, type_ in zip(tokens, types, strict=False) if type_ == USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in own])
     if tokenizer.get_vocab_size() != len(tokens):
         raise CheckpointError("tokenizer.ggml.tokens: pieces are repeated, so ids would not be unique.")
     _frame(tokenizer, metadata, kind)
@@ -62,12 +72,12 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
 
 def adds_bos(metadata: Metadata) -> bool:
     """Whether prompts begin with BOS: what the file says, else its kind's custom."""
-    kind = metadata.get("tokenizer.ggml.model")
+    kind = _text(metadata, "model")
     if kind == "gemma4":  # early files say false and are wrong
         return True
     default = kind in ("llama", "bert")
     if kind == "gpt2":
-        default = split_named(metadata.get("tokenizer.ggml.pre", "")).add_bos
+        default = split_named(_text(metadata, "pre")).add_bos
     return bool(metadata.get("tokenizer.ggml.add_bos_token", default))
 
 
@@ -90,8 +100,15 @@ def special_token(metadata: Metadata, name: str) -> str | None:
 
 def chat_templates(metadata: Metadata) -> dict[str, str]:
     key = "tokenizer.chat_template"
-    named = {name.removeprefix(f"{key}."): text for name, text in metadata.items() if name.startswith(f"{key}.")}
-    return {"default": metadata[key], **named} if key in metadata else named
+    found = {name: text for name, text in metadata.items() if name.startswith(key) and isinstance(text, str)}
+    return {"default" if name == key else name.removeprefix(f"{key}."): text for name, text in found.items()}
+
+
+def _text(metadata: Metadata, name: str) -> str:
+    value = metadata.get(f"tokenizer.ggml.{name}", "")
+    if not isinstance(value, str):
+        raise CheckpointError(f"tokenizer.ggml.{name} must be a string.")
+    return value
 
 
 def _tokens(metadata: Metadata) -> list[str]:
@@ -121,14 +138,6 @@ def _special(metadata: Metadata, name: str) -> int | None:
     return id if isinstance(id, int) and 0 <= id < len(metadata["tokenizer.ggml.tokens"]) else None
 
 
-def _added(tokens: list[str], types: list[int], wanted: tuple[int, ...], *, special: bool) -> list[AddedToken]:
-    return [
-        AddedToken(text, special=special, normalized=False)
-        for text, kind in zip(tokens, types, strict=False)
-        if kind in wanted
-    ]
-
-
 def _merges(metadata: Metadata, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     lines = metadata.get("tokenizer.ggml.merges")
     if not isinstance(lines, list):
@@ -143,7 +152,7 @@ def _merges(metadata: Metadata, vocabulary: Mapping[str, int]) -> list[tuple[str
 
 
 def _byte_level_bpe(metadata: Metadata, tokens: list[str], types: list[int]) -> Tokenizer:
-    split = split_named(metadata.get("tokenizer.ggml.pre", ""))
+    split = split_named(_text(metadata, "pre"))
     vocabulary = {text: id for id, text in enumerate(tokens)}
     merges = _merges(metadata, vocabulary)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split.ignore_merges))
@@ -162,6 +171,8 @@ def _score_merges(tokens: list[str], types: list[int], scores: list[float]) -> l
     for text, id in pieces.items():
         if types[id] != NORMAL:
             continue
+        if len(text) > MAX_PIECE:
+            raise CheckpointError(f"tokenizer.ggml.tokens: piece {id} is longer than {MAX_PIECE} characters.")
         for cut in range(1, len(text)):
             left, right = pieces.get(text[:cut]), pieces.get(text[cut:])
             if left is not None and right is not None:
