@@ -38,6 +38,10 @@ class _GenerationTag(Extension):
 class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("*", "**"))
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        padding = isinstance(obj, str) and attr in ("center", "expandtabs", "ljust", "rjust", "zfill")
+        return not padding and super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
             raise SecurityError("powers are not allowed in a chat template")
@@ -65,6 +69,7 @@ def _tojson(
 def _environment() -> _Sandbox:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag])
     environment.filters["tojson"] = _tojson
+    del environment.filters["center"], environment.globals["lipsum"]  # text of any size from a small template
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     return environment
