@@ -8,6 +8,7 @@ from typing import Any
 
 from vjax.config import EngineConfig
 from vjax.engine.engine import Engine
+from vjax.engine.graphs import BucketPlan
 from vjax.engine.messages import EngineOutput, EngineRequest
 from vjax.sampling_params import SamplingParams
 
@@ -15,8 +16,12 @@ from vjax.sampling_params import SamplingParams
 class Driver:
     """An engine, and what its requests gave."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, few_graphs: bool = False) -> None:
+        """`few_graphs`: only the largest bucket of each kind, so that a test compiles two graphs."""
         self.engine = Engine(config)
+        if few_graphs:
+            graphs = self.engine.runner.graphs
+            graphs.plan = BucketPlan(graphs.plan.decode[-1:], graphs.plan.prefill[-1:], graphs.plan.rows)
         self._ids = count()
 
     def add(self, prompt: Sequence[int], params: SamplingParams, **fields: Any) -> str:
