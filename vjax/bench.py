@@ -54,7 +54,9 @@ class Result:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help=f"{', '.join(SHAPES)} (random weights), or a model to load")
-    parser.add_argument("--work", default=None, help="batch x prompt pairs such as 1x128,64x128; a standard set by default")
+    parser.add_argument(
+        "--work", default=None, help="batch x prompt pairs such as 1x128,64x128; a standard set by default"
+    )
     parser.add_argument("--decode", type=int, default=DECODED, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each; the fastest counts")
     parser.add_argument("--dtype", default="auto")
