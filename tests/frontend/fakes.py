@@ -7,10 +7,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
 from vjax.config import EngineConfig
 from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, TokenLogprobs
 from vjax.errors import ModelError, RequestError
+from vjax.tokenizing import Tokenizer
 
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 EOS = 256
 VOCAB = 300
 LIMITS = EngineLimits(
@@ -18,19 +23,16 @@ LIMITS = EngineLimits(
 )
 
 
-class ByteTokenizer:
-    """Ids 0-255 are bytes, 256 is `<eos>`, the rest are empty."""
-
-    eos_token_ids = (EOS,)
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return list(text.encode())
-
-    def token_bytes(self, token: int) -> bytes:
-        return bytes([token]) if token < 256 else b"<eos>" if token == EOS else b""
-
-    def token_text(self, token: int) -> str:
-        return self.token_bytes(token).decode(errors="replace")
+def byte_tokenizer() -> Tokenizer:
+    """Ids 0-255 are bytes, 256 is `<eos>`, the rest mean nothing."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    vocab = {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<eos>"])
+    return Tokenizer(backend, special_tokens={"eos_token": "<eos>"}, chat_templates={"default": TEMPLATE})
 
 
 def letter(prompt: list[int], position: int) -> int:

@@ -1,6 +1,14 @@
 """The engine in a process of its own, which a front end starts, talks to and outlives.
 
-Messages are msgpack frames with a length before them, over one Unix socket pair. WIRE_FIGURES
+Messages are msgpack frames with a length before them, over one Unix socket pair. On two busy CPU cores, 64
+outputs a step, `python -m benches.ipc` gave:
+
+    socket pair, asyncio streams   round trip 36-47 us, 99th percentile 90-102 us, 13-24 thousand steps/s
+    pyzmq PAIR over ipc            round trip 69-149 us, 99th percentile 296-2823 us, 13-15 thousand steps/s
+    multiprocessing pipe, thread   round trip 35-45 us, 99th percentile 79-211 us, 15-20 thousand steps/s
+
+Pipe and socket pair are the same kernel object and equally fast, far beyond what a device can fill; the socket needs
+no thread in the parent and never blocks its event loop.
 
 A socket also settles who outlives whom: the kernel closes it when either side ends, however it ends. The child then
 exits at once, even in the middle of a compilation; the parent fails its open requests. No heartbeat is needed.

@@ -15,6 +15,7 @@ from vjax.frontend.files import FrontendFiles
 from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt
 from vjax.frontend.outputs import OutputProcessor
 from vjax.frontend.stream import Stream
+from vjax.loading.source import find_source
 from vjax.outputs import RequestOutput
 from vjax.sampling_params import SamplingParams
 
@@ -55,6 +56,8 @@ class AsyncLLM:
     async def start(self) -> None:
         """Start the process and wait until it can serve. Raises what went wrong there (`ModelError`,
         `CheckpointError`, `CapacityError`, else `EngineDeadError`); nothing is left running then."""
+        if self.files is None:  # a registered model must not be fetched by both processes at once
+            await asyncio.to_thread(find_source, self.config.model, weights=False)
         loading = asyncio.create_task(self.process.start())
         try:
             if self.files is None:
@@ -73,7 +76,9 @@ class AsyncLLM:
     @property
     def limits(self) -> EngineLimits:
         """What the engine can do. After `start` only."""
-        return self._ready().limits
+        if self._inputs is None:
+            raise RuntimeError("AsyncLLM is not started: `await llm.start()` first.")
+        return self._inputs.limits
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -243,10 +248,10 @@ class AsyncLLM:
         try:
             async for outputs in self.process.outputs():
                 news = self._outputs.process(outputs)
-                for output in news.outputs:
-                    self._deliver(output)
                 for request_id, error in news.errors.items():
                     self._fail(request_id, VjaxError(f"request {request_id} failed in the engine: {error}"))
+                for output in news.outputs:
+                    self._deliver(output)
                 if news.aborts:
                     self.process.abort(news.aborts)
         except EngineDeadError as error:

@@ -35,7 +35,9 @@ class FrontendFiles:
         if not config.skip_tokenizer_init:
             tokenizer = load_tokenizer(find_source(config.tokenizer, weights=False).path if config.tokenizer else path)
         generation = path / "generation_config.json"
-        return cls(tokenizer, read_json_object(generation) if generation.is_file() else {})
+        files = cls(tokenizer, read_json_object(generation) if generation.is_file() else {})
+        files.default_sampling_params()  # complain now, not at the first request
+        return files
 
     @property
     def eos_token_ids(self) -> list[int]:

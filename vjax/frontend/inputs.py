@@ -53,7 +53,6 @@ class InputProcessor:
         self.strict_length = strict_length
         own = tokenizer.eos_token_ids if tokenizer is not None else ()
         self.eos_token_ids = list(dict.fromkeys([*own, *limits.eos_token_ids, *eos_token_ids]))
-        self._longest_token: int | None = None
 
     def process(
         self,
@@ -108,7 +107,8 @@ class InputProcessor:
     def _cut(self, text: str, params: SamplingParams) -> str:
         """Refuse, before the work of tokenising it, text that no tokenisation fits into the context. Text that will
         be truncated anyway loses its head, but for twice what can remain."""
-        longest = self.longest_token()
+        assert self.tokenizer is not None
+        longest = self.tokenizer.max_token_length
         if params.truncate_prompt_tokens is not None:
             return text[-2 * longest * self._max_input(params) :]
         most = self.limits.max_model_len * longest
@@ -119,14 +119,6 @@ class InputProcessor:
                 "input_text",
             )
         return text
-
-    def longest_token(self) -> int:
-        """Characters in the longest token of the vocabulary."""
-        if self._longest_token is None:
-            assert self.tokenizer is not None
-            ids = range(self.limits.vocab_size)
-            self._longest_token = max(1, *(len(self.tokenizer.token_text(token)) for token in ids))
-        return self._longest_token
 
     def _max_input(self, params: SamplingParams) -> int:
         return max(1, self.limits.max_model_len - (params.max_tokens or 1))

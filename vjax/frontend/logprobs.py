@@ -32,7 +32,7 @@ def token_text(tokenizer: Tokenizer | None, token: int, before: list[int]) -> st
     character unfinished shows nothing."""
     if tokenizer is None:
         return None
-    text = tokenizer.token_text(token)
+    text = tokenizer.token_bytes(token).decode(errors="replace")
     if REPLACEMENT not in text:
         return text
     head = unfinished(b"".join(tokenizer.token_bytes(one) for one in before[-CONTEXT:]))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class News:
-    """`outputs` to hand on; engine ids to abort, as a stop string ended them; errors of failed requests by id."""
+    """`outputs` to hand on; engine ids to abort; why requests failed, by id (their last output is there too)."""
 
     outputs: list[RequestOutput] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
@@ -50,7 +50,8 @@ class OutputProcessor:
 
     def process(self, outputs: Iterable[EngineOutput]) -> News:
         """Take in what one engine step gave."""
-        news, touched = News(), {}
+        news = News()
+        touched: dict[str, _Request] = {}
         for output in outputs:
             request, child = self._children.get(output.request_id, (None, None))
             if request is None or child is None:
@@ -58,7 +59,8 @@ class OutputProcessor:
             if output.finish_reason == "error":
                 news.errors[request.request_id] = output.error or "unknown error"
                 news.aborts += [one for one in self._forget(request) if one != output.request_id]
-                touched.pop(request.request_id, None)
+                request.close("error")
+                touched[request.request_id] = request
                 continue
             request.update(child, output)
             touched[request.request_id] = request
@@ -68,7 +70,7 @@ class OutputProcessor:
                     news.aborts.append(child.engine_id)
         for request in touched.values():
             if request.finished:
-                del self._requests[request.request_id]
+                self._requests.pop(request.request_id, None)
             result = request.output()
             if result is not None:
                 news.outputs.append(result)
@@ -80,7 +82,7 @@ class OutputProcessor:
         if request is None:
             return [], None
         engine_ids = self._forget(request)
-        request.abort()
+        request.close("abort")
         return engine_ids, request.output()
 
     def _forget(self, request: _Request) -> list[str]:
@@ -158,12 +160,13 @@ class _Request:
         if self.finished:
             self.result.metrics.finished_time = time.monotonic()
 
-    def abort(self) -> None:
+    def close(self, reason: FinishReason) -> None:
+        """End what has not ended yet."""
         for child in self.children:
             if child.finish_reason is None:
                 if child.text is not None:
                     child.text.finish()
-                child.finish("abort", None)
+                child.finish(reason, None)
         self.result.metrics.finished_time = time.monotonic()
 
     def _add_tokens(self, child: _Child, output: EngineOutput) -> str | None:
@@ -182,7 +185,9 @@ class _Request:
         return None
 
     def _add_logprobs(self, child: _Child, row: TokenLogprobs) -> None:
-        assert child.logprobs is not None and child.cumulative is not None and self.params.logprobs is not None
+        assert child.logprobs is not None
+        assert child.cumulative is not None
+        assert self.params.logprobs is not None
         before = self._last_ids.setdefault(child.index, self.prepared.prompt_token_ids[-4:])
         child.cumulative += row.logprob
         child.logprobs.append(decode_row(row, self.params.logprobs, self.tokenizer, before))
@@ -190,7 +195,8 @@ class _Request:
         del before[:-4]
 
     def _add_prompt_logprobs(self, rows: list[TokenLogprobs]) -> None:
-        assert self.prompt_logprobs is not None and self.params.prompt_logprobs is not None
+        assert self.prompt_logprobs is not None
+        assert self.params.prompt_logprobs is not None
         for row in rows:
             at = len(self.prompt_logprobs)
             before = self.prepared.prompt_token_ids[max(0, at - 4) : at]
