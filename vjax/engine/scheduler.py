@@ -291,7 +291,7 @@ class Scheduler:
                 break
         self._release(victim)
         victim.status = Status.WAITING
-        victim.num_computed = victim.num_shared = 0
+        victim.num_computed = 0
         victim.decoding = False
         victim.num_preemptions += 1
         insort(self.waiting, victim, key=ORDER)
