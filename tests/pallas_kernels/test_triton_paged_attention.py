@@ -33,7 +33,8 @@ LAYER = 3  # of a pool of as many layers and one more
 
 
 def interpret(
-    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], outs: Sequence[Any], warps: int, stages: int, **constants: Any
+    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], outs: Sequence[Any], warps: int, stages: int,
+    **constants: Any,
 ) -> list[jax.Array]:  # fmt: skip
     """Stands in for `triton_parts.call`."""
     inputs = [a if isinstance(a, int) else torch.from_numpy(np.array(a)) for a in args]

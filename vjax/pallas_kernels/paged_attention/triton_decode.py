@@ -1,8 +1,8 @@
 """Paged attention of one query token a row, as Triton kernels.
 
-A row's keys are cut into chunks; a program attends over one chunk for the G query heads of one key/value head and leaves
-a partial softmax; a second kernel joins a row's chunks. The chunk length follows from the step's real lengths, so that
-one long row fills the GPU and 256 short ones are not cut up. Importing this file imports Triton.
+A row's keys are cut into chunks; a program attends over one chunk for the G query heads of one key/value head and
+leaves a partial softmax; a second kernel joins a row's chunks. The chunk length follows from the step's real lengths,
+so that one long row fills the GPU and 256 short ones are not cut up. Importing this file imports Triton.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def page_offsets(
 def capped(scores, SCALE: tl.constexpr, SOFTCAP: tl.constexpr) -> Any:
     """Scaled, soft-capped scores in powers of two."""
     if SOFTCAP == 0.0:
-        return scores * (SCALE * LOG2_E)
-    # tanh without libdevice; the exponential may overflow, which gives 1.
-    double = tl.exp2(scores * (2.0 * SCALE / SOFTCAP * LOG2_E))
-    return (1.0 - 2.0 / (double + 1.0)) * (SOFTCAP * LOG2_E)
+        scores = scores * (SCALE * LOG2_E)
+    else:  # tanh without libdevice; the exponential may overflow, which gives 1
+        double = tl.exp2(scores * (2.0 * SCALE / SOFTCAP * LOG2_E))
+        scores = (1.0 - 2.0 / (double + 1.0)) * (SOFTCAP * LOG2_E)
+    return scores
