@@ -1,7 +1,7 @@
 """A device without a device: executes plans on a simulated cache, and checks every page that a row reads.
 
-What the real cache holds for a position depends on all tokens up to it; here that is one number, `chain`. So a page that
-is stale, overwritten or another sequence's shows at once. Results come one step late, as in the engine.
+What the real cache holds for a position depends on all tokens up to it; here that is one number, `chain`. So a page
+that is stale, overwritten or another sequence's shows at once. Results come one step late, as in the engine.
 """
 
 from __future__ import annotations
@@ -192,6 +192,8 @@ class Simulation:
         for queue, status in ((scheduler.waiting, Status.WAITING), (scheduler.running, Status.RUNNING)):
             assert all(request.status is status for request in queue)
             assert [request.order for request in queue] == sorted(request.order for request in queue)
+        for request in scheduler.running:
+            assert request.num_shared * scheduler.page_size <= request.num_computed <= request.num_tokens
         for request in [*scheduler.running, *scheduler.waiting]:
             assert scheduler._requests[request.request_id] is request
             assert request.num_tokens == len(request.all_token_ids) + request.num_inflight

@@ -391,17 +391,17 @@ def test_decode_row_planned_before_its_victim_was_chosen_is_undone() -> None:
     """A prompt goes on in chunks after the decode rows, and may need the pages of one of them."""
     scheduler = make(num_pages=7, num_slots=2, long_prefill_token_threshold=6, enable_prefix_caching=False)
     scheduler.add(message("a", 24))
-    scheduler.add(message("b", 4))
+    scheduler.add(message("b", 3))
     first = step(scheduler)
-    assert shape(first) == [("a", 0, 6, False), ("b", 0, 4, True)]
-    assert shape(step(scheduler)) == [("b", 4, 1, True), ("a", 6, 6, False)]
+    assert shape(first) == [("a", 0, 6, False), ("b", 0, 3, True)]
+    assert shape(step(scheduler)) == [("b", 3, 1, True), ("a", 6, 6, False)]
     last = plan(scheduler)
     victim = first.rows[1].request
     assert shape(last) == [("a", 12, 6, False)]
     assert last.preempted == [victim]
     assert (last.num_tokens, last.num_decode) == (6, 0)
-    assert (victim.num_tokens, victim.num_inflight, len(victim.output_token_ids)) == (6, 0, 2)
-    assert {slot for slot, _, _ in last.page_updates} == {last.rows[0].slot}
+    assert (victim.num_tokens, victim.num_inflight, len(victim.output_token_ids)) == (5, 0, 2)
+    assert {slot for slot, _, _ in last.page_updates} == {last.rows[0].slot}  # b had been given a page
 
 
 def test_nobody_is_admitted_in_a_plan_that_preempts() -> None:

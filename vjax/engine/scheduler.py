@@ -154,32 +154,16 @@ class Scheduler:
     ) -> list[EngineOutput]:
         """Take in what a step sampled, one entry a row. Plans must come in the order they were made."""
         outputs: list[EngineOutput] = []
-        finished, size, cache = Status.FINISHED, self.page_size, self.cache
-        generated = 0
         for index, row in enumerate(plan.rows):
             request = row.request
-            if request.status is finished:
+            if request.status is Status.FINISHED:
                 continue
             scored = None if prompt_logprobs is None else self._new_prompt_logprobs(row, prompt_logprobs[index])
             new: list[int] = []
-            reason = stop = new_logprobs = None
+            new_logprobs = None
             if row.sample:
-                token = sampled[index]
-                new.append(token)
-                generated += 1
-                request.num_inflight -= 1
-                request.output_token_ids.append(token)
-                known = request.num_tokens - request.num_inflight
-                if token in request.stops and len(request.output_token_ids) >= request.params.min_tokens:
-                    reason, stop = "stop", request.stops[token]
-                elif known >= request.limit:
-                    reason = "length"
-                if cache is not None:
-                    full = min(known, request.num_computed) // size
-                    if full > request.num_shared:
-                        cache.commit(request, full)
-                if reason is not None:
-                    self._finish(request, reason, stop)
+                new.append(sampled[index])
+                self._accept(request, sampled[index])
                 if logprobs is not None and (entry := logprobs[index]) is not None:
                     new_logprobs = [entry]
             elif scored is None:
@@ -190,15 +174,14 @@ class Scheduler:
                     new,
                     new_logprobs,
                     scored,
-                    reason,
-                    stop,
+                    request.finish_reason,
+                    request.stop_reason,
                     None,
                     request.num_prompt_cached,
                     request.scheduled_time,
                     request.num_preemptions,
                 )
             )
-        self._stats.generation_tokens += generated
         return outputs
 
     def stats(self) -> EngineStats:
@@ -369,7 +352,22 @@ class Scheduler:
     def _pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
-    # Ending.
+    # Reading and ending.
+
+    def _accept(self, request: Request, token: int) -> None:
+        """A token of a live request has become known. It may have been preempted since."""
+        self._stats.generation_tokens += 1
+        request.num_inflight -= 1
+        request.output_token_ids.append(token)
+        known = request.num_tokens - request.num_inflight
+        if self.cache is not None:
+            full = min(known, request.num_computed) // self.page_size
+            if full > request.num_shared:
+                self.cache.commit(request, full)
+        if token in request.stops and len(request.output_token_ids) >= request.params.min_tokens:
+            self._finish(request, "stop", request.stops[token])
+        elif known >= request.limit:
+            self._finish(request, "length")
 
     def _finish(self, request: Request, reason: str, stop_reason: int | None = None) -> None:
         if request.status is Status.RUNNING:
