@@ -15,6 +15,7 @@ from vjax.engine import step as steps
 from vjax.engine.batch import SlotTable, fill
 from vjax.engine.graphs import BucketPlan, GraphKey, Graphs
 from vjax.engine.messages import TokenLogprobs
+from vjax.engine.request import Request
 from vjax.engine.scheduler import Plan, Row
 from vjax.engine.state import State, StateShape, abstract_state, zeros
 from vjax.models.model import Model
@@ -74,7 +75,7 @@ class Runner:
         started = time.perf_counter()
         for request in plan.admitted:
             self.table.admit(request)
-            if request.num_cached_tokens and request.params.repetition_penalty != 1:
+            if request.num_cached_tokens and _penalised(request):
                 self._upload_history(request.slot, request.all_token_ids)
         key, compiled = self._graph(plan)
         fits = len(plan.page_updates) <= key.layout.page_updates
@@ -148,6 +149,12 @@ class Runner:
 
     def close(self) -> None:
         self.graphs.close()
+
+
+def _penalised(request: Request) -> bool:
+    """Whether penalties will look at tokens that the request has so far. Outputs are there after a preemption."""
+    p = request.params
+    return p.repetition_penalty != 1 or bool(request.output_token_ids and (p.frequency_penalty or p.presence_penalty))
 
 
 def _token_logprobs(line: np.ndarray, top: int, wanted: int) -> TokenLogprobs:
