@@ -131,7 +131,7 @@ def test_ending_early_aborts_in_the_engine(way: str, monkeypatch: pytest.MonkeyP
         with pytest.raises(RequestError, match="in use"):
             await collect(llm, "abc", "r")
         if way == "close":
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
         elif way == "cancel":
             waiting = asyncio.create_task(_drain(stream))
             await asyncio.sleep(0.05)

@@ -196,6 +196,8 @@ class EngineProcess:
         except VjaxError as error:
             raise EngineDeadError(f"the engine died: {error}") from error
         finally:
+            if self._writer is not None:
+                self._writer.close()
             for future in self._calls.values():
                 if not future.done():
                     future.set_exception(EngineDeadError("the engine stopped."))

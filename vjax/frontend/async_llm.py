@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING
 
 from vjax.config import EngineConfig
@@ -156,7 +156,7 @@ class AsyncLLM:
         cache_salt: str | None = None,
         prompt_text: str | None = None,
         add_special_tokens: bool = True,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """The request's outputs as they come, by `params.output_kind`; the last one has `finished` set.
 
         An async generator: it starts, and raises, at the first `anext`. Ending it early (cancelling the task,

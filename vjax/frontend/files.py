@@ -36,7 +36,9 @@ class FrontendFiles:
             tokenizer = load_tokenizer(find_source(config.tokenizer, weights=False).path if config.tokenizer else path)
         generation = path / "generation_config.json"
         files = cls(tokenizer, read_json_object(generation) if generation.is_file() else {})
-        files.default_sampling_params()  # complain now, not at the first request
+        # Complain now, not at the first request.
+        files.default_sampling_params()
+        _ = files.eos_token_ids
         return files
 
     @property
