@@ -30,8 +30,13 @@ class Dense:
 
     def matmul(self, x: jax.Array) -> jax.Array:
         """`x[..., in]` -> `[..., *out]` in `x`'s dtype, accumulated in float32 or better."""
-        contract = ((x.ndim - 1,), (self.data.ndim - 1,))
-        return lax.dot_general(x, self.data.astype(x.dtype), (contract, ((), ())), precision=_precision(x.dtype))
+        w = self.data.astype(x.dtype)
+        if jax.default_backend() == "cpu":
+            # XLA on CPU copies a weight of more than two axes before it multiplies. Elsewhere the axes stay, so that a
+            # weight which is sharded along one of them multiplies where it lies.
+            w = w.reshape(-1, w.shape[-1])
+        out = lax.dot_general(x, w, (((x.ndim - 1,), (w.ndim - 1,)), ((), ())), precision=_precision(x.dtype))
+        return out.reshape(*x.shape[:-1], *self.data.shape[:-1])
 
     def rows(self, ids: jax.Array) -> jax.Array:
         """`data[ids]`: embedding rows, in the compute dtype. Ids out of range are clamped."""
