@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from vjax.engine.messages import EngineOutput, EngineRequest, EngineStats
-from vjax.engine.process import Add, ToEngine, ToFrontend, Turn
+from vjax.engine.wire import Add, ToEngine, ToFrontend, Turn
 from vjax.sampling_params import SamplingParams
 
 LENGTH = struct.Struct("<I")

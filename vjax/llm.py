@@ -20,7 +20,7 @@ from vjax.outputs import RequestOutput
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from vjax.engine.process import Core
+    from vjax.engine.child import Core
     from vjax.tokenizing import Tokenizer
 
 log = logging.getLogger(__name__)
