@@ -73,7 +73,7 @@ def export(
     if out.exists() and any(out.iterdir()):
         raise ModelError(f"{out} exists and is not empty; choose another --out.")
     prepare(config)
-    model, params = load_model(config, make_mesh(1))
+    model, params = load_model(config, make_mesh(1), packed=False)
     if max_len > model.config.max_position:
         raise ModelError(f"--max-len {max_len} is more than the model's own {model.config.max_position}.")
     shape = _state_shape(max(batch), max_len, config.block_size)

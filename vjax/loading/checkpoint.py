@@ -12,13 +12,15 @@ import numpy as np
 from tqdm import tqdm
 
 from vjax.errors import CheckpointError
+from vjax.loading.packed import BlockReader, as_bytes, packed_kind
 from vjax.loading.reader import TensorReader, aligned_empty
 from vjax.models.spec import Param, Source, Tree, is_param, iter_params, map_params
-from vjax.quant import Dense
+from vjax.quant import Dense, GGMLBlocks
 
 Place = Callable[[Param], jax.sharding.Sharding]
 Transform = Callable[[str, np.ndarray], np.ndarray]
 Rename = Callable[[str], "str | tuple[str, int]"]
+Read = Callable[[str, "slice | None"], np.ndarray]
 
 # Tables that files carry along but that follow from the configuration, and the head of a model that ties it.
 HARMLESS = re.compile(r".*rotary_emb\.inv_freq|rope_(freqs|factors_long|factors_short)\.weight|lm_head\.weight")
@@ -43,14 +45,17 @@ def load_params(
     rename: Rename | None = None,
     progress: bool = False,
     ignore: Callable[[str], bool] | None = None,
+    blocks: BlockReader | None = None,
 ) -> Tree:
-    """Load every `Param` of `spec_tree`: a tree of `Dense` weights and arrays.
+    """Load every `Param` of `spec_tree`: a tree of weights (`Dense`, or `GGMLBlocks`) and arrays.
 
     `rename` maps a Hugging Face name to the file's (with the index of an expert where the file stacks them);
     `transform` gets the Hugging Face name and the stored values; `ignore` accepts further tensors of the file that the
-    model does not use. Weights take `dtype`; vectors too, but float32 where `dtype` has 16 bits. Host memory stays at
-    one parameter beyond the model. Raises `CheckpointError` before anything is read if tensors are missing, left over
-    or of the wrong shape.
+    model does not use. With `blocks`, which is `reader` itself if it has packed tensors, weights of a type that
+    `GGMLBlocks` knows stay packed; `transform` then gets rows of bytes. Other weights take `dtype`; vectors too, but
+    float32 where `dtype` has 16 bits. Host memory stays at one parameter beyond the model.
+
+    Raises `CheckpointError` before anything is read if tensors are missing, left over or of the wrong shape.
     """
     dtype = np.dtype(dtype)
     places = _match(spec_tree, reader, rename or (lambda name: name), ignore or (lambda name: False))
@@ -59,10 +64,17 @@ def load_params(
     with tqdm(total=total, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar:
 
         def load(param: Param) -> Any:
-            values = _assemble(param, reader, places, param_dtype(param, dtype), transform)
-            bar.update(sum(_share(reader, places[source.name]) for source in param.sources))
+            stored = [places[source.name] for source in param.sources]
+            kind = packed_kind(param, [reader.names()[s.name] for s in stored if s.expert is None]) if blocks else None
+            if blocks and kind:
+                values = _assemble(as_bytes(param, kind), blocks.read_blocks, places, np.dtype(np.uint8), transform)
+            else:
+                values = _assemble(param, _floats_of(reader), places, param_dtype(param, dtype), transform)
+            bar.update(sum(_share(reader, s) for s in stored))
             placed = jax.device_put(values, sharding_for(param) if sharding_for else None)
             placed.block_until_ready()  # so that the host copy is gone before the next one is read
+            if kind:
+                return GGMLBlocks(placed, kind, param.shape[-1])
             return Dense(placed) if param.kind == "weight" else placed
 
         return map_params(load, spec_tree)
@@ -126,11 +138,11 @@ def _fits(source: Source, stored: tuple[int, ...]) -> bool:
 
 
 def _assemble(
-    param: Param, reader: TensorReader, places: dict[str, _Stored], dtype: np.dtype, transform: Transform | None
+    param: Param, read: Read, places: dict[str, _Stored], dtype: np.dtype, transform: Transform | None
 ) -> np.ndarray:
     """A parameter's values on the host, in an array of their own."""
     if len(param.sources) == 1:
-        values = _read(param.sources[0], reader, places, transform)
+        values = _read(param.sources[0], read, places, transform)
         if values.dtype == dtype and values.flags.c_contiguous:
             return values
     out = aligned_empty(param.shape, dtype)
@@ -139,19 +151,27 @@ def _assemble(
         end = start + source.shape[param.concat] if source.shape else 0
         where = (slice(None),) * param.concat + (slice(start, end),) if source.shape else ()
         with np.errstate(over="ignore"):
-            out[where] = values if len(param.sources) == 1 else _read(source, reader, places, transform)
+            out[where] = values if len(param.sources) == 1 else _read(source, read, places, transform)
         start = end
     return out
 
 
-def _read(source: Source, reader: TensorReader, places: dict[str, _Stored], transform: Transform | None) -> np.ndarray:
+def _floats_of(reader: TensorReader) -> Read:
+    def read(name: str, rows: slice | None) -> np.ndarray:
+        values = reader.read(name, rows)
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            where = reader.file_of(name)
+            raise CheckpointError(f"{where}: tensor {name!r} holds {values.dtype}, floating-point numbers expected.")
+        return values
+
+    return read
+
+
+def _read(source: Source, read: Read, places: dict[str, _Stored], transform: Transform | None) -> np.ndarray:
     """A source in its merged layout, in the stored dtype."""
     stored = places[source.name]
     rows = None if stored.expert is None else slice(stored.expert, stored.expert + 1)
-    values = reader.read(stored.name, rows).reshape(source.stored)
-    if not jnp.issubdtype(values.dtype, jnp.floating):
-        where = reader.file_of(stored.name)
-        raise CheckpointError(f"{where}: tensor {stored.name!r} holds {values.dtype}, floating-point numbers expected.")
+    values = read(stored.name, rows).reshape(source.stored)
     if transform is not None:
         values = transform(source.name, values)
         if values.size != int(np.prod(source.shape)):

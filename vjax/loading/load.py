@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vjax.config import EngineConfig
+from vjax.errors import ModelError
 from vjax.loading import orbax
 from vjax.loading.checkpoint import load_params, param_dtype
 from vjax.loading.dtypes import resolve_dtype
@@ -24,6 +25,7 @@ from vjax.loading.safetensors import open_safetensors
 from vjax.loading.source import find_source
 from vjax.models.model import Model
 from vjax.models.spec import Param, Tree, map_params
+from vjax.native import library
 from vjax.parallel.mesh import make_mesh, param_sharding
 from vjax.quant import Dense
 
@@ -37,12 +39,15 @@ def load(
     hf_overrides: dict[str, Any] | None = None,
     use_tqdm_on_load: bool = True,
     seed: int = 0,
+    packed: bool | None = None,
 ) -> tuple[Model, Tree]:
     """A model and its parameters, on the device.
 
     `path`: a Hugging Face folder (safetensors), a `.gguf` file (or any of its shards), a folder that `vjax convert`
     wrote, or a registered name such as `smollm2-demo`. `dtype`: a name or dtype object; by default float32 on CPU and
-    the checkpoint's own elsewhere. Tensors are read one at a time, straight to where they stay.
+    the checkpoint's own elsewhere. Tensors are read one at a time, straight to where they stay. `packed`: GGUF weights
+    stay in their blocks, at a fraction of the memory; by default where that computes (float32 on one CPU device, with
+    the native library); False makes them dense.
 
     Raises `CheckpointError` for files that are missing, broken or do not fit their config, `ModelError` for an
     architecture or option that is not supported.
@@ -56,17 +61,19 @@ def load(
         use_tqdm_on_load=use_tqdm_on_load,
         seed=seed,
     )
-    return load_model(config, make_mesh(tensor_parallel_size))
+    return load_model(config, make_mesh(tensor_parallel_size), packed)
 
 
-def load_model(config: EngineConfig, mesh: Mesh) -> tuple[Model, Tree]:
+def load_model(config: EngineConfig, mesh: Mesh, packed: bool | None = None) -> tuple[Model, Tree]:
     """The same for an engine's options."""
-    model, params, _ = load_with_config(config, mesh)
+    model, params, _ = load_with_config(config, mesh, packed)
     return model, params
 
 
-def load_with_config(config: EngineConfig, mesh: Mesh) -> tuple[Model, Tree, dict[str, Any]]:
-    """Also the Hugging Face config that the model was built from, overrides included."""
+def load_with_config(
+    config: EngineConfig, mesh: Mesh, packed: bool | None = False
+) -> tuple[Model, Tree, dict[str, Any]]:
+    """Also the Hugging Face config that the model was built from, overrides included; dense unless asked."""
     source = find_source(config.model, progress=config.use_tqdm_on_load, weights=config.load_format != "dummy")
     gguf = open_gguf(source.path) if source.kind == "gguf" else None
     if gguf is not None:
@@ -81,13 +88,26 @@ def load_with_config(config: EngineConfig, mesh: Mesh) -> tuple[Model, Tree, dic
     if config.load_format == "dummy":
         params = random_params(model.spec(), dtype, mesh, config.seed)
     elif gguf is not None:
-        params = _load_gguf(gguf, model, progress=config.use_tqdm_on_load, **options)
+        blocks = gguf if _stays_packed(packed, dtype, mesh) else None
+        params = _load_gguf(gguf, model, progress=config.use_tqdm_on_load, blocks=blocks, **options)
     elif source.kind == "vjax":
         params = orbax.load_checkpoint(source.path, model.spec(), **options)
     else:
         with closing(open_safetensors(source.path)) as reader:
             params = load_params(model.spec(), reader, progress=config.use_tqdm_on_load, **options)
     return model, params, hf
+
+
+def _stays_packed(asked: bool | None, dtype: Any, mesh: Mesh) -> bool:
+    """Whether GGUF weights stay in blocks. Raises `ModelError` when that was asked for and cannot be."""
+    if asked is False:
+        return False
+    fits = jax.default_backend() == "cpu" and mesh.size == 1 and np.dtype(dtype) == np.float32
+    if fits and library.available():
+        return True
+    if asked:
+        raise ModelError("packed=True needs float32 on one CPU device, and a C++ compiler for the native library.")
+    return False
 
 
 def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from vjax.quant.dense import Dense
+from vjax.quant.ggml_blocks import GGMLBlocks
 
-__all__ = ["Dense", "Weight", "matmul", "rows"]
+__all__ = ["Dense", "GGMLBlocks", "Weight", "matmul", "rows"]
 
 
 class Weight(Protocol):
