@@ -28,14 +28,16 @@ class Config:
     block: int = 64
     warps: int = 4
     stages: int = 3
-    shortest: int = 128
+    shortest: int = 64
     programs: int = PROGRAMS
 
 
 def config_for(dim: int, dtype: jnp.dtype) -> Config:
     if jnp.dtype(dtype).itemsize == 4:
         return Config(block=32, stages=2)  # shared memory holds stages * block * (K and V) of the padded width
-    return Config() if dim <= 128 else Config(block=32)
+    if dim <= 64:
+        return Config(block=128)
+    return Config() if dim <= 128 else Config(block=32, stages=5)
 
 
 def decode_attention(

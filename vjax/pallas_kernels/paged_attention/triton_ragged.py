@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_parts import MASKED, call, capped, page_offsets
+from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, call, capped, page_offsets
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Config:
     """Queries (tokens times G) in a tile, keys a step, warps and pipeline stages."""
 
     queries: int = 128
-    block: int = 64
+    block: int = 128
     warps: int = 8
     stages: int = 3
 
@@ -32,9 +32,9 @@ def config_for(dim: int, dtype: jnp.dtype, queries: int) -> Config:
     """`queries`: of all tokens, times G."""
     if jnp.dtype(dtype).itemsize == 4:
         return Config(queries=32, block=32, warps=4, stages=1)  # plain arithmetic: registers are what limits it
-    if queries <= 64 or dim > 128:
-        return Config(queries=64, warps=4, stages=2)
-    return Config()
+    if dim > 128:
+        return Config(queries=64, block=64, warps=4, stages=2) if queries <= 64 else Config(block=64, stages=2)
+    return Config() if queries > 64 else Config(queries=64, block=64, warps=4, stages=5)
 
 
 def ragged_attention(
@@ -137,14 +137,19 @@ def _blocks(
         if MASKS:
             read = read & exists[:, None]
         k = tl.load(k_pool + at, mask=read, other=0.0).to(queries.dtype)
-        scores = capped(tl.dot(queries, tl.trans(k), input_precision="ieee"), SCALE, SOFTCAP)
-        if MASKS:
-            seen = (key[None, :] <= position[:, None]) & exists[None, :]
-            if WINDOW > 0:
-                seen = seen & (key[None, :] > position[:, None] - WINDOW)
-            scores = tl.where(seen, scores, MASKED)
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_peak[:, None])
+        scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
+        if MASKS or SOFTCAP != 0.0:
+            scores = capped(scores, SCALE, SOFTCAP)
+            if MASKS:
+                seen = (key[None, :] <= position[:, None]) & exists[None, :]
+                if WINDOW > 0:
+                    seen = seen & (key[None, :] > position[:, None] - WINDOW)
+                scores = tl.where(seen, scores, MASKED)
+            new_peak = tl.maximum(peak, tl.max(scores, 1))
+            weights = tl.exp2(scores - new_peak[:, None])
+        else:  # scaling and subtracting in one instruction
+            new_peak = tl.maximum(peak, tl.max(scores, 1) * (SCALE * LOG2_E))
+            weights = tl.exp2(scores * (SCALE * LOG2_E) - new_peak[:, None])
         keep = tl.exp2(peak - new_peak)
         total = total * keep + tl.sum(weights, 1)
         v = tl.load(v_pool + at, mask=read, other=0.0).to(queries.dtype)

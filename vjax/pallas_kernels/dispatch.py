@@ -1,0 +1,102 @@
+"""Which implementation each operation takes: by platform, or as an engine or a user chose.
+
+Read while a step is traced. The setting is the process's, not an engine's: a second engine with other kernels changes
+what the first one compiles from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+import jax
+
+from vjax.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+KNOWN = {"paged_attention": ("reference", "triton")}
+JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
+
+_wanted: dict[str, str] = {}
+_chosen: dict[str, str] = {}
+_devices = 1
+_platform: str | None = None
+
+
+def choose(kernels: Mapping[str, str] | None = None, *, devices: int = 1) -> None:
+    """Set implementations by operation, such as `{"paged_attention": "reference"}`; others go by platform.
+
+    `devices` is the mesh's size: Triton kernels are not partitioned, so on more than one the reference runs.
+    Raises `ModelError` for a name that does not exist.
+    """
+    global _devices
+    for op, name in (kernels or {}).items():
+        if op not in KNOWN:
+            raise ModelError(f"kernels names {op!r}; known: {', '.join(KNOWN)}.")
+        if name not in KNOWN[op]:
+            raise ModelError(f"kernels[{op!r}] is {name!r}; known: {', '.join(KNOWN[op])}.")
+    _wanted.clear()
+    _wanted.update(kernels or {})
+    _chosen.clear()
+    _devices = devices
+
+
+@contextmanager
+def lowering_for(platform: str) -> Iterator[None]:
+    """Within it, steps are traced for `platform` (cpu or cuda), whatever this machine has."""
+    global _platform
+    before, _platform = _platform, platform
+    try:
+        yield
+    finally:
+        _platform = before
+
+
+def pick(op: str, obstacle: str | None = None) -> str:
+    """The implementation of `op` for the step being traced. `obstacle` says why its inputs rule kernels out.
+
+    Raises `ModelError` when a kernel was asked for by name and cannot run.
+    """
+    obstacle = obstacle or _obstacle()
+    name = _wanted.get(op) or ("reference" if obstacle else "triton")
+    if name == "triton" and obstacle:
+        raise ModelError(f"kernels[{op!r}] is 'triton', but {obstacle}.")
+    if _chosen.get(op) != name:
+        log.info("%s: %s%s", op, name, f" ({obstacle})" if obstacle else "")
+    _chosen[op] = name
+    return name
+
+
+def chosen() -> dict[str, str]:
+    """What the steps traced since `choose` took, by operation."""
+    return dict(_chosen)
+
+
+def _obstacle() -> str | None:
+    """Why Triton kernels cannot run here, or None."""
+    platform = _platform or jax.default_backend()
+    if platform not in ("gpu", "cuda"):
+        return f"the platform is {platform}"
+    if _devices > 1:
+        return f"the mesh has {_devices} devices"
+    return _missing()
+
+
+@cache
+def _missing() -> str | None:
+    try:
+        found = version("jax-triton")
+    except PackageNotFoundError:
+        return "jax-triton is not installed"
+    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < JAX_TRITON:
+        return f"jax-triton {found} is older than {'.'.join(map(str, JAX_TRITON))}"
+    try:
+        import jax_triton  # noqa: F401
+        from jaxlib import gpu_triton
+    except Exception as error:  # a Triton or CUDA that does not fit fails in many ways
+        return f"jax-triton cannot be imported ({type(error).__name__}: {error})"
+    return None if hasattr(gpu_triton, "TritonKernel") else "JAX's CUDA plugin is not installed"
