@@ -1,0 +1,175 @@
+"""Requests as OpenAI's and vLLM's clients send them. Unknown fields are accepted and ignored."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vjax.errors import RequestError
+from vjax.sampling_params import SamplingParams
+
+# Request field -> SamplingParams field, where both mean the same.
+SAMPLING = (
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
+    "seed", "stop", "stop_token_ids", "bad_words", "ignore_eos", "min_tokens", "prompt_logprobs", "logit_bias",
+    "allowed_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    "truncate_prompt_tokens",
+)  # fmt: skip
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationRequest(BaseModel):
+    """Fields that chat and completion requests share. None means: the server's default."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    ignore_eos: bool | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    request_id: str | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool | None = None
+    use_beam_search: bool = False
+    structured_outputs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _streaming(self) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream=true")
+        if self.stream and self.prompt_logprobs:
+            raise ValueError("prompt_logprobs cannot be streamed")
+        return self
+
+    def refuse_unsupported(self) -> None:
+        """What is accepted by name but not built yet is refused, not ignored: the answer would be wrong."""
+        if self.use_beam_search:
+            raise RequestError("beam search is not supported yet.", "use_beam_search")
+        if self.structured_outputs:
+            raise RequestError("structured outputs are not supported yet.", "structured_outputs")
+
+    def sampling(self, defaults: SamplingParams, **changes: Any) -> SamplingParams:
+        """The request's sampling parameters over the server's defaults."""
+        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        kind = "delta" if self.stream else "final_only"
+        return defaults.clone(**given, output_kind=kind, **changes)
+
+
+class ChatRequest(GenerationRequest):
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    echo: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs=true")
+        if (
+            self.continue_final_message
+            and self.add_generation_prompt
+            and "add_generation_prompt" in self.model_fields_set
+        ):
+            raise ValueError("continue_final_message and add_generation_prompt exclude each other")
+        return self
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        if self.chat_template is not None:
+            raise RequestError("this server does not take chat templates from requests.", "chat_template")
+        choice = self.tool_choice
+        if choice not in (None, "none", "auto") and not self.tools:
+            raise RequestError("tool_choice needs tools.", "tool_choice")
+        if choice not in (None, "none", "auto"):
+            raise RequestError("tool_choice 'required' or a named tool is not supported yet.", "tool_choice")
+        if self.tools is not None and not self.tools:
+            raise RequestError("tools must not be empty.", "tools")
+        if (self.response_format or {}).get("type", "text") != "text":
+            raise RequestError("response_format other than text is not supported yet.", "response_format")
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: str | list[str] | list[int] | list[list[int]]
+    suffix: str | None = None
+    echo: bool = False
+    logprobs: int | None = None
+    add_special_tokens: bool = True
+    best_of: int | None = None
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        if self.suffix:
+            raise RequestError("suffix is not supported.", "suffix")
+        if self.best_of not in (None, 1, self.n):
+            raise RequestError("best_of is not supported; use n.", "best_of")
+
+
+class TokenizeRequest(BaseModel):
+    """Either a prompt or a chat."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _one_of(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    tokens: list[int]
+
+
+FinishReason = Literal["stop", "length", "abort", "error"]
