@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     work = _work(args.work)
     started = time.perf_counter()
-    llm = LLM(**_engine_options(args, work))
+    llm: Any = LLM(**_engine_options(args, work))
     startup = time.perf_counter() - started
     print(f"RESULT {args.model} startup {startup:.1f}s", flush=True)
     vocab = llm.engine.limits.vocab_size

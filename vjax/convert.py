@@ -1,4 +1,4 @@
-"""`vjax convert`: writes a model as an orbax checkpoint in vjax's own layout, which starts without renaming or merging."""
+"""`vjax convert`: writes a model as an orbax checkpoint in vjax's own layout: nothing is renamed or merged at start."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def convert(model: str, out: Path, *, dtype: str = "auto", force: bool = False) 
     from vjax.parallel.mesh import make_mesh
 
     config = EngineConfig(model=model, dtype=dtype)
-    loaded, params, hf = load_with_config(config, make_mesh(1))
+    _, params, hf = load_with_config(config, make_mesh(1))
     save_checkpoint(out, params, hf, tokenizer=find_source(config.model).path, force=force)

@@ -23,8 +23,8 @@ from tqdm import tqdm
 import vjax.exported_runner
 from vjax.config import EngineConfig
 from vjax.engine.engine import compute_dtype
-from vjax.engine.graphs import BucketPlan, GraphKey
-from vjax.engine.layout import FLOATS, ROW_PARAMS
+from vjax.engine.graphs import BucketPlan
+from vjax.engine.layout import FLOATS, ROW_PARAMS, Layout
 from vjax.engine.platform import prepare
 from vjax.engine.state import State, StateShape, abstract_state
 from vjax.engine.step import step
@@ -96,10 +96,10 @@ def export(
 
 
 def _artifact(
-    model: Model, key: GraphKey, weights: list[Any], treedef: Any, state: State, platform: str
+    model: Model, layout: Layout, weights: list[Any], treedef: Any, state: State, platform: str
 ) -> bytes:  # fmt: skip
     """The step over flat argument lists: weights in manifest order, the state's arrays, the packed buffer."""
-    fn = partial(step, model=model, layout=key.layout, top=0)
+    fn = partial(step, model=model, layout=layout, top=0)
     state_leaves, state_def = jax.tree.flatten(state)
 
     def flat(weights: list[Any], state: list[Any], buffer: Any) -> tuple[list[Any], Any]:
@@ -109,7 +109,7 @@ def _artifact(
 
     specs = [jax.ShapeDtypeStruct(w.shape, w.dtype) for w in weights]
     state_specs = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in state_leaves]
-    buffer = jax.ShapeDtypeStruct((key.layout.size,), jnp.int32)
+    buffer = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
     exported = jax.export.export(jax.jit(flat, donate_argnums=1), platforms=[platform])(specs, state_specs, buffer)
     return bytes(exported.serialize())
 
@@ -125,8 +125,7 @@ def _flatten(params: Tree) -> tuple[list[Any], list[str], Any]:
     return [leaf for _, leaf in pairs], names, treedef
 
 
-def _describe(key: GraphKey) -> dict[str, Any]:
-    layout = key.layout
+def _describe(layout: Layout) -> dict[str, Any]:
     kind = "decode" if layout.decode else "prefill"
     return {
         "name": f"{kind}_{layout.tokens}",
@@ -170,6 +169,7 @@ def _manifest(
                 "rows: int32 [rows, 1]: the token sampled for each row",
             ],
             "fields": {
+                "scored": "unused here: no logprobs",
                 "slot": "which slot each row uses; `slots` (the dummy) for unused rows",
                 "kv_len": "tokens of the row in the cache after this step; 0 for unused rows",
                 "store": "position where the sampled token is kept for the next decode step; -1: not kept",

@@ -231,8 +231,8 @@ def test_no_graph_copies_the_cache(driver: Driver, size: str) -> None:
     for pages in (64, 4096):
         shape = StateShape(pages, 4, 4, 64)
         state = abstract_state(runner.model.config, shape, jnp.float32, runner.mesh)
-        buffer = jax.ShapeDtypeStruct((key.layout.size,), jnp.int32, sharding=replicated(runner.mesh))
-        memory = lower(runner.model, key.layout, 0, runner.params, state, buffer).compile().memory_analysis()
+        buffer = jax.ShapeDtypeStruct((key.size,), jnp.int32, sharding=replicated(runner.mesh))
+        memory = lower(runner.model, key, runner.top, runner.params, state, buffer).compile().memory_analysis()
         assert memory.alias_size_in_bytes >= sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         temporaries.append(memory.temp_size_in_bytes)
     assert temporaries[1] <= temporaries[0] * 1.05

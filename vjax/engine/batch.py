@@ -111,6 +111,7 @@ def fill(plan: Plan, layout: Layout, table: SlotTable, page_updates: bool = True
     slots = np.full(layout.rows, table.dummy, np.int32)
     slots[:n] = [row.slot for row in rows]
     view["slot"][:] = slots
+    view["scored"][0] = table.logprobs[slots[:n]].any()
     kv_len = np.array([row.start + row.count for row in rows], np.int32)
     view["kv_len"][:n] = kv_len
     view["kv_len"][n:] = 0

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from vjax.config import EngineConfig
 from vjax.engine import limits, platform
-from vjax.engine.graphs import BucketPlan, GraphKey
+from vjax.engine.graphs import BucketPlan
+from vjax.engine.layout import Layout
 from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
 from vjax.engine.runner import Pending, Runner
 from vjax.engine.scheduler import Scheduler
@@ -130,7 +131,7 @@ class Engine:
         graphs.compile_later([key for key in base if key not in first])
 
 
-def first_graphs(buckets: BucketPlan) -> list[GraphKey]:
+def first_graphs(buckets: BucketPlan) -> list[Layout]:
     """Enough to serve anything: the largest of each kind, and the smallest decode graph for a single user."""
     sizes = dict.fromkeys([(False, buckets.prefill[-1]), (True, buckets.decode[-1]), (True, buckets.decode[0])])
     return [buckets.key(decode, size) for decode, size in sizes]
@@ -149,7 +150,8 @@ class _Clock:
     """Start-up time by phase."""
 
     def __init__(self, show: bool) -> None:
-        self.show, self.laps, self.last = show, [], time.monotonic()
+        self.show, self.last = show, time.monotonic()
+        self.laps: list[tuple[str, float]] = []
 
     def lap(self, name: str) -> None:
         now = time.monotonic()

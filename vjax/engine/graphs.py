@@ -23,20 +23,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class GraphKey:
-    """A layout, and how many top logprobs it returns (0: none)."""
-
-    layout: Layout
-    top: int = 0
-
-    def __str__(self) -> str:
-        kind = "decode" if self.layout.decode else "prefill"
-        extras = [f"logprobs {self.top}"] if self.top else []
-        extras += ["prompt logprobs"] if self.layout.prompt_logprobs else []
-        return f"{kind} {self.layout.tokens}" + (f" ({', '.join(extras)})" if extras else "")
-
-
-@dataclass(frozen=True)
 class BucketPlan:
     """Sizes of the graphs: decode rows, prefill tokens, and how many rows a prefill step may hold."""
 
@@ -46,7 +32,9 @@ class BucketPlan:
 
     @classmethod
     def make(cls, platform: str, max_num_seqs: int, max_num_batched_tokens: int) -> BucketPlan:
-        """A GPU's padding is cheap below 64 rows, where reading the weights is all the cost; a CPU pays for every row."""
+        """Padding is cheap on a GPU below 64 rows, where reading the weights is all the cost; a CPU pays for it."""
+        decode: tuple[int, ...]
+        prefill: tuple[int, ...]
         if platform == "cpu":
             decode, prefill = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256, 512, 1024, 2048)
         else:
@@ -54,18 +42,18 @@ class BucketPlan:
             prefill = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
         return cls(_cut(decode, max_num_seqs), _cut(prefill, max_num_batched_tokens), max_num_seqs)
 
-    def key(self, decode: bool, size: int, *, edits: int = 0, top: int = 0, prompt_logprobs: bool = False) -> GraphKey:
+    def key(self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False) -> Layout:
         rows = size if decode else min(size, self.rows)
         room = max(16 * rows, 64)
         while room < edits:
             room *= 4
-        return GraphKey(Layout(size, rows, decode, room, prompt_logprobs), top)
+        return Layout(size, rows, decode, room, prompt_logprobs)
 
-    def keys(self, top: int = 0) -> list[GraphKey]:
-        """All buckets of one variant, the most useful first: the largest, which can stand in for the others, then up."""
+    def keys(self) -> list[Layout]:
+        """All buckets, the most useful first: the largest, which can stand in for the others, then up."""
         prefill = [self.prefill[-1], *self.prefill[:-1]]
         decode = [self.decode[-1], *self.decode[:-1]]
-        return [self.key(False, t, top=top) for t in prefill] + [self.key(True, s, top=top) for s in decode]
+        return [self.key(False, t) for t in prefill] + [self.key(True, s) for s in decode]
 
 
 def _cut(sizes: Iterable[int], limit: int) -> tuple[int, ...]:
@@ -75,11 +63,11 @@ def _cut(sizes: Iterable[int], limit: int) -> tuple[int, ...]:
 class Graphs:
     """Compiles graphs and hands them out. `lower` traces one key; compiling runs in threads (XLA is C++)."""
 
-    def __init__(self, lower: Callable[[GraphKey], jax.stages.Lowered], plan: BucketPlan, workers: int) -> None:
+    def __init__(self, lower: Callable[[Layout], jax.stages.Lowered], plan: BucketPlan, workers: int) -> None:
         self.plan = plan
         self._lower = lower
-        self._ready: dict[GraphKey, Any] = {}
-        self._pending: dict[GraphKey, Future[Any]] = {}
+        self._ready: dict[Layout, Any] = {}
+        self._pending: dict[Layout, Future[Any]] = {}
         self._lock = threading.Lock()
         self._lower_lock = (
             threading.Lock()
@@ -88,14 +76,14 @@ class Graphs:
         self._closing = False
         self.seconds = 0.0  # spent compiling, summed over threads
 
-    def take(self, decode: bool, size: int, *, edits: int = 0, top: int = 0, prompt_logprobs: bool = False) -> tuple[
-        GraphKey, Any
-    ]:  # fmt: skip
+    def take(
+        self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False
+    ) -> tuple[Layout, Any]:  # fmt: skip
         """The smallest ready graph that holds `size` tokens; compiles the fitting one if none is ready."""
         sizes = [s for s in (self.plan.decode if decode else self.plan.prefill) if s >= size]
         if not sizes:
             raise ValueError(f"a step of {size} tokens is larger than the largest bucket")
-        keys = [self.plan.key(decode, s, edits=edits, top=top, prompt_logprobs=prompt_logprobs) for s in sizes]
+        keys = [self.plan.key(decode, s, edits=edits, prompt_logprobs=prompt_logprobs) for s in sizes]
         for key in keys:
             compiled = self._ready.get(key)
             if compiled is not None:
@@ -105,14 +93,14 @@ class Graphs:
         log.info("a step waited %.1f s for graph %s", time.monotonic() - started, keys[0])
         return keys[0], compiled
 
-    def submit(self, key: GraphKey) -> Future[Any]:
+    def submit(self, key: Layout) -> Future[Any]:
         """Compile in the pool, once; the future gives the compiled graph."""
         with self._lock:
             if key not in self._pending:
                 self._pending[key] = self._pool.submit(self._compile, key)
             return self._pending[key]
 
-    def _now(self, key: GraphKey) -> Any:
+    def _now(self, key: Layout) -> Any:
         """Compile ahead of what is queued."""
         with self._lock:
             queued = self._pending.get(key)
@@ -129,19 +117,19 @@ class Graphs:
             done.set_exception(error)
         return done.result()
 
-    def compile_all(self, keys: list[GraphKey], progress: bool) -> None:
+    def compile_all(self, keys: list[Layout], progress: bool) -> None:
         """Compile `keys` and wait, with a progress bar."""
         with tqdm(total=len(keys), desc="Compiling", unit="graph", disable=not progress) as bar:
             for future in [self.submit(key) for key in keys]:
                 future.result()
                 bar.update()
 
-    def compile_later(self, keys: list[GraphKey]) -> None:
+    def compile_later(self, keys: list[Layout]) -> None:
         for key in keys:
             self.submit(key)
 
     @property
-    def ready(self) -> list[GraphKey]:
+    def ready(self) -> list[Layout]:
         return list(self._ready)
 
     def wait(self) -> None:
@@ -153,7 +141,7 @@ class Graphs:
         self._closing = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, key: GraphKey) -> Any:
+    def _compile(self, key: Layout) -> Any:
         if self._closing:
             raise RuntimeError("the engine is shutting down")
         started = time.monotonic()

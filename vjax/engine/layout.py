@@ -30,7 +30,7 @@ EDIT_FIELDS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """A graph's static shape: `tokens` T in `rows` S, room for page updates and logit edits.
+    """The static shape of a step, and so the key of its graph: `tokens` T in `rows` S, and room for logit edits.
 
     In a decode layout T == S and the ids are on the device already. `prompt_logprobs` adds the token that follows
     each prompt token.
@@ -42,6 +42,10 @@ class Layout:
     edits: int
     prompt_logprobs: bool = False
 
+    def __str__(self) -> str:
+        kind = f"{'decode' if self.decode else 'prefill'} {self.tokens}"
+        return f"{kind} with prompt logprobs" if self.prompt_logprobs else kind
+
     @property
     def page_updates(self) -> int:
         return self.rows if self.decode else self.rows + self.tokens
@@ -50,6 +54,7 @@ class Layout:
     def fields(self) -> dict[str, tuple[int, tuple[int, ...]]]:
         """Name -> (offset, shape)."""
         shapes: dict[str, tuple[int, ...]] = {
+            "scored": (1,),  # 1: some row wants logprobs
             "slot": (self.rows,),
             "kv_len": (self.rows,),  # 0: unused row
             "store": (self.rows,),  # position where the sampled token is stored, or -1

@@ -16,9 +16,9 @@ CPU_CACHE_BYTES = 1 << 30
 
 
 def prepare(config: EngineConfig) -> None:
-    """Share of GPU memory, and the persistent compilation cache in `cache_dir("xla")` (autotuning results beside it)."""
+    """Share of GPU memory; the persistent compilation cache in `cache_dir("xla")`, autotuning results beside it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{config.gpu_memory_utilization:.2f}")
-    if jax.config.jax_compilation_cache_dir is None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         folder = cache_dir("xla")
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 from vjax.engine import step as steps
 from vjax.engine.batch import SlotTable, fill
-from vjax.engine.graphs import BucketPlan, GraphKey, Graphs
+from vjax.engine.graphs import BucketPlan, Graphs
+from vjax.engine.layout import Layout
 from vjax.engine.messages import TokenLogprobs
 from vjax.engine.request import Request
 from vjax.engine.scheduler import Plan, Row
@@ -30,7 +31,7 @@ class Pending:
     """A dispatched step and where its results will be."""
 
     plan: Plan
-    key: GraphKey
+    layout: Layout
     result: dict[str, jax.Array]
 
 
@@ -60,7 +61,8 @@ class Runner:
         workers: int = 1,
     ) -> None:
         self.model, self.params, self.mesh, self.shape = model, params, mesh, shape
-        self.top = model.config.vocab_size if max_logprobs == -1 else min(max_logprobs, model.config.vocab_size)
+        vocab = model.config.vocab_size
+        self.top = vocab if max_logprobs == -1 else max(min(max_logprobs, vocab), 1)
         self.processed = processed_logprobs
         self.abstract = abstract_state(model.config, shape, cache_dtype, mesh)
         self.state: State = zeros(self.abstract)
@@ -76,37 +78,36 @@ class Runner:
         for request in plan.admitted:
             self.table.admit(request)
             if request.num_cached_tokens and _penalised(request):
-                self._upload_history(request.slot, request.all_token_ids)
-        key, compiled = self._graph(plan)
-        fits = len(plan.page_updates) <= key.layout.page_updates
+                self._upload_history(request)
+        layout, compiled = self._graph(plan)
+        fits = len(plan.page_updates) <= layout.page_updates
         if not fits:
             self._upload_pages(plan.page_updates)
-        buffer = fill(plan, key.layout, self.table, page_updates=fits)
+        buffer = fill(plan, layout, self.table, page_updates=fits)
         self.state, result = compiled(self.params, self.state, buffer)
         for array in result.values():
             array.copy_to_host_async()
         self.host_seconds += time.perf_counter() - started
-        return Pending(plan, key, result)
+        return Pending(plan, layout, result)
 
     def read(self, pending: Pending) -> StepResult:
         """Wait for a step and unpack it."""
-        rows, plan, top = np.asarray(pending.result["rows"]), pending.plan, pending.key.top
+        rows, plan, top = np.asarray(pending.result["rows"]), pending.plan, self.top
         n = len(plan.rows)
         logprobs = prompt = None
-        if top:
-            wanted = [row.request.params.logprobs if row.sample else None for row in plan.rows]
+        wanted = [row.request.params.logprobs if row.sample else None for row in plan.rows]
+        if any(k is not None for k in wanted):
             logprobs = [None if k is None else _token_logprobs(rows[i], top, k) for i, k in enumerate(wanted)]
-        if pending.key.layout.prompt_logprobs:
-            prompt = self._prompt_logprobs(plan.rows, np.asarray(pending.result["prompt"]), max(top, 1))
+        if pending.layout.prompt_logprobs:
+            prompt = self._prompt_logprobs(plan.rows, np.asarray(pending.result["prompt"]), top)
         return StepResult(rows[:n, 0].tolist(), logprobs, prompt)
 
-    def _graph(self, plan: Plan) -> tuple[GraphKey, Any]:
+    def _graph(self, plan: Plan) -> tuple[Layout, Any]:
         slots = [row.slot for row in plan.rows]
-        prompt = bool(self.table.prompt_logprobs[slots].any()) and not plan.decode_only
-        top = self.top if prompt or self.table.logprobs[slots].any() else 0
+        prompt = not plan.decode_only and bool(self.table.prompt_logprobs[slots].any())
         edits = len(self.table.edits_of(plan.rows)) if self.table.edits else 0
         size = len(plan.rows) if plan.decode_only else plan.num_tokens
-        return self.graphs.take(plan.decode_only, size, edits=edits, top=top, prompt_logprobs=prompt)
+        return self.graphs.take(plan.decode_only, size, edits=edits, prompt_logprobs=prompt)
 
     def _prompt_logprobs(self, rows: list[Row], packed: np.ndarray, top: int) -> list[list[TokenLogprobs] | None]:
         found: list[list[TokenLogprobs] | None] = []
@@ -124,11 +125,11 @@ class Runner:
             at += row.count
         return found
 
-    def _lower(self, key: GraphKey) -> jax.stages.Lowered:
-        buffer = jax.ShapeDtypeStruct((key.layout.size,), jnp.int32, sharding=replicated(self.mesh))
+    def _lower(self, layout: Layout) -> jax.stages.Lowered:
+        buffer = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=replicated(self.mesh))
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
         return steps.lower(
-            self.model, key.layout, key.top, params, self.abstract, buffer, processed=self.processed
+            self.model, layout, self.top, params, self.abstract, buffer, processed=self.processed
         )  # fmt: skip
 
     def _upload_pages(self, updates: list[tuple[int, int, int]]) -> None:
@@ -140,12 +141,13 @@ class Runner:
             part[:, : len(chunk)] = chunk.T
             self.state = self._set_pages(self.state, part)
 
-    def _upload_history(self, slot: int | None, tokens: list[int]) -> None:
+    def _upload_history(self, request: Request) -> None:
         if self._set_history is None:
             self._set_history = jax.jit(steps.set_history, donate_argnums=0)
         history = np.zeros(self.shape.max_model_len, np.int32)
-        history[: len(tokens)] = tokens
-        self.state = self._set_history(self.state, np.int32(slot), history)
+        assert request.slot is not None
+        history[: len(request.all_token_ids)] = request.all_token_ids
+        self.state = self._set_history(self.state, np.int32(request.slot), history)
 
     def close(self) -> None:
         self.graphs.close()

@@ -1,8 +1,8 @@
 """From logits to tokens, inside the step. Options are data: one graph serves every mixture of requests.
 
-The order is that of vLLM's V1 sampler: allowed ids, bad words, min_tokens and logit_bias (all as logit edits), penalties,
-argmax for greedy rows, temperature, min_p, top_k, top_p, then a Gumbel argmax. What no row of a batch asks for is
-skipped by a branch on the device. S rows, V tokens of vocabulary.
+The order is that of vLLM's V1 sampler: allowed ids, bad words, min_tokens and logit_bias (all as logit edits),
+penalties, argmax for greedy rows, temperature, min_p, top_k, top_p, then a Gumbel argmax. What no row of a batch asks
+for is skipped by a branch on the device. S rows, V tokens of vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def row_params(packed: jax.Array) -> RowParams:
 
 
 def edit_logits(logits: jax.Array, edits: jax.Array, last_token: jax.Array, restricted: jax.Array) -> jax.Array:
-    """Apply `edits[5, E]` (row, token, kind, value, after); unused entries have row -1. `last_token[S]`: input tokens."""
+    """Apply `edits[5, E]` (row, token, kind, value, after); unused entries have row -1. `last_token[S]`: the inputs."""
     row, token, kind, value, after = edits
     rows = logits.shape[0]
 

@@ -34,11 +34,11 @@ PROMPT_LOGPROBS_ROWS = 64  # logits of a whole prompt at once would not fit: thi
 def step(
     params: Tree, state: State, buffer: jax.Array, *, model: Model, layout: Layout, top: int, processed: bool = False
 ) -> tuple[State, dict[str, jax.Array]]:
-    """One step. `top`: how many most likely tokens' logprobs to return, 0 for none; `processed`: logprobs after
-    penalties and temperature instead of the model's own.
+    """One step. `top`: room for that many most likely tokens' logprobs, 0 for none at all; they are computed in steps
+    where a row wants them. `processed`: logprobs after penalties and temperature instead of the model's own.
 
-    Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), and with `prompt_logprobs` also
-    `{"prompt": int32 [T, 2 + 2 * top]}`.
+    Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), or `[S, 1]` without `top`, and
+    with `prompt_logprobs` also `{"prompt": int32 [T, 2 + 2 * top]}`.
     """
     f = layout.unpack(buffer)
     rows, positions, tokens, state = _place(f, state, layout)
@@ -56,7 +56,11 @@ def step(
     result = {"rows": chosen[:, None]}
     if top:
         seen = _tempered(edited, p) if processed else logits
-        result["rows"] = pack_rows(chosen, logprobs_of(seen, chosen, top))
+        result["rows"] = lax.cond(
+            f["scored"][0] > 0,
+            lambda: pack_rows(chosen, logprobs_of(seen, chosen, top)),
+            lambda: jnp.pad(chosen[:, None], ((0, 0), (0, 2 + 2 * top))),
+        )
     if layout.prompt_logprobs:
         result["prompt"] = _prompt_logprobs(model, params, hidden, f["next"], max(top, 1))
     return state, result

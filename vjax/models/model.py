@@ -65,7 +65,7 @@ class Model:
     def forward(
         self, params: Tree, tokens: jax.Array, positions: jax.Array, step: PagedStep, cache: Cache
     ) -> tuple[jax.Array, Cache]:
-        """The paged, ragged form: `tokens[T]` at `positions[T]`, laid out by `step` -> hidden `[T, d]`, the new cache."""
+        """The paged, ragged form: `tokens[T]` at `positions[T]`, laid out by `step` -> hidden `[T, d]`, the cache."""
         hidden, new = self._layers(params, self.embed(params, tokens), self._context(positions, step), cache)
         assert new is not None
         return hidden, new

@@ -110,7 +110,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 
 def event_stream(chunks: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
-    """Server-sent events, ending in `[DONE]`. An error in the middle becomes an event, as the status is already sent."""
+    """Server-sent events, ending in `[DONE]`. An error in the middle becomes an event: the status is sent already."""
 
     async def events() -> AsyncIterator[bytes]:
         try:

@@ -15,9 +15,11 @@ from vjax.engine.messages import EngineStats
 from vjax.frontend.inputs import PreparedRequest
 from vjax.outputs import RequestMetrics, RequestOutput
 
-FIRST = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)  # fmt: skip
-BETWEEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
-WHOLE = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
+# fmt: off
+FIRST = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+BETWEEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+WHOLE = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+# fmt: on
 LABELS = ("model_name", "engine")
 
 
@@ -53,9 +55,8 @@ class Metrics:
         self.generated = self._histogram("request_generation_tokens", "Generated tokens by request", sizes)
         self.asked = self._histogram("request_params_max_tokens", "max_tokens by request", sizes)
         self.n = self._histogram("request_params_n", "n by request", (1, 2, 5, 10, 20))
-        self.success = Counter(
-            "vllm:request_success", "Requests that ended, by reason", (*LABELS, "finished_reason"), registry=self.registry
-        )  # fmt: skip
+        reasons = (*LABELS, "finished_reason")
+        self.success = Counter("vllm:request_success", "Requests that ended", reasons, registry=self.registry)
         self.http = Counter(
             "http_requests", "HTTP requests", ("method", "status", "handler"), registry=self.registry
         )  # fmt: skip
