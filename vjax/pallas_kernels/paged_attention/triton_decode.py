@@ -33,6 +33,9 @@ class Config:
 
 
 def config_for(dim: int, dtype: jnp.dtype) -> Config:
+    """Measured on an H200, 64 rows of 2048 keys, bfloat16: 128 wide 3.6 TB/s (seven stages 3.7, but 12% slower for 8
+    rows; 128 keys a step 3.6, and 25% slower there), 64 wide 3.6 (64 keys a step 3.1), 256 wide 3.5 (three stages 3.1).
+    """
     if jnp.dtype(dtype).itemsize == 4:
         return Config(block=32, stages=2)  # shared memory holds stages * block * (K and V) of the padded width
     if dim <= 64:

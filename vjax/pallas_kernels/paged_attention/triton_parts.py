@@ -12,6 +12,8 @@ import triton.language as tl
 
 MASKED = tl.constexpr(-1e30)  # finite: a row with no visible key must give numbers, not NaN
 LOG2_E = tl.constexpr(1.4426950408889634)
+# Triton would write the newest PTX that its own assembler knows, but JAX's assembler reads it: 8.7 is CUDA 12.8's.
+OPTIONS = {"ptx_version": 87, "enable_fp_fusion": True}
 
 
 def call(
@@ -25,7 +27,8 @@ def call(
     return list(
         jax_triton.triton_call(
             *args, kernel=kernel, out_type=types, grid=grid, num_warps=warps, num_stages=stages,
-            name=kernel.fn.__name__.lstrip("_"), compute_capability=_capability(), **constants,
+            name=kernel.fn.__name__.lstrip("_"), compute_capability=_capability(), backend_options=OPTIONS,
+            **constants,
         )
     )  # fmt: skip
 

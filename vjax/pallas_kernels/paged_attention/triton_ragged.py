@@ -29,12 +29,16 @@ class Config:
 
 
 def config_for(dim: int, dtype: jnp.dtype, queries: int) -> Config:
-    """`queries`: of all tokens, times G."""
+    """`queries`: of all tokens, times G.
+
+    Measured on an H200, bfloat16, 4096 tokens, 32/8 heads: 128 wide 355 TFLOP/s (64 keys a step 341, half the queries
+    328), 64 wide 243; 256 wide with 8/4 heads 366. XLA's cuDNN attention without pages: 479.
+    """
     if jnp.dtype(dtype).itemsize == 4:
-        return Config(queries=32, block=32, warps=4, stages=1)  # plain arithmetic: registers are what limits it
-    if dim > 128:
-        return Config(queries=64, block=64, warps=4, stages=2) if queries <= 64 else Config(block=64, stages=2)
-    return Config() if queries > 64 else Config(queries=64, block=64, warps=4, stages=5)
+        return Config(queries=32, block=16, stages=1)  # plain arithmetic: larger tiles spill registers
+    if queries <= 64:
+        return Config(queries=64, block=64, warps=4, stages=5 if dim <= 128 else 2)
+    return Config() if dim <= 128 else Config(block=64, stages=2)
 
 
 def ragged_attention(
