@@ -1,27 +1,31 @@
-"""`python -m vjax.serve MODEL` (the same as `vjax serve MODEL`): OpenAI's API over HTTP."""
+"""`vjax serve MODEL`, also `python -m vjax.serve MODEL`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from vjax.cli_args import add_dataclass_arguments, from_arguments
+from vjax.cli_args import add_flags, from_flags
 from vjax.config import EngineConfig
 from vjax.serving.options import ServerOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", default=None, help="folder, .gguf file, or a registered name")
-    add_dataclass_arguments(parser.add_argument_group("server"), ServerOptions)
-    add_dataclass_arguments(parser.add_argument_group("engine"), EngineConfig)
+    parser.add_argument("model_tag", metavar="MODEL", nargs="?", help="folder, .gguf file, or a registered name")
+    add_flags(parser, EngineConfig, "engine")
+    add_flags(parser, ServerOptions, "server")
+    parser.add_argument("--disable-log-requests", dest="enable_log_requests", action="store_false",
+                        default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
+    """Serve until a signal, or until the engine dies. Returns the exit code."""
+    given = {"model": args.model_tag} if args.model_tag else {}
+    config = from_flags(EngineConfig, args, **given)
+    options = from_flags(ServerOptions, args)
     from vjax.serving.server import serve
 
-    if args.model is not None:
-        args.model_option = args.model
-    return serve(from_arguments(EngineConfig, args), from_arguments(ServerOptions, args))
+    return serve(config, options)
 
 
 if __name__ == "__main__":

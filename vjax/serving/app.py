@@ -1,81 +1,58 @@
-"""The FastAPI application."""
+"""`build_app`: the FastAPI application."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
 
-from vjax.frontend.async_llm import AsyncLLM
-from vjax.serving import chat, completions, errors, tokenization
-from vjax.serving.context import Context
-from vjax.serving.metrics import Metrics
-from vjax.serving.middleware import Gate
+from vjax.serving import chat, completions, models, tokenization
+from vjax.serving.errors import install
+from vjax.serving.middleware import Auth, BodyLimit, Gate, RequestIds
 from vjax.serving.options import ServerOptions
+from vjax.serving.service import ClientGone, Service
 from vjax.version import __version__
 
+if TYPE_CHECKING:
+    from vjax.frontend.async_llm import AsyncLLM
 
-def build_app(
-    llm: AsyncLLM, options: ServerOptions, names: list[str], chat_template: str | None = None
-) -> FastAPI:  # fmt: skip
-    """Routes over a started engine. `names`: what clients may call the model."""
-    metrics = Metrics(names[0], llm.limits.max_model_len, llm.stats)
-    context = Context(llm, options, names, metrics, chat_template)
+CLIENT_CLOSED_REQUEST = 499  # nginx's code; for the access log only
+
+
+def build_app(llm: AsyncLLM, options: ServerOptions | None = None, *, ready: bool = True) -> FastAPI:
+    """The application over an engine that has started.
+
+    With `ready=False` it may still start: every request but those for `/version` and `/metrics` gets a 503 until
+    `app.state.service.open()`.
+    """
+    options = options or ServerOptions()
+    service = Service(llm, options)
     app = FastAPI(title="vjax", version=__version__, root_path=options.root_path)
-    errors.install(app)
-    for routes in (chat.routes, completions.routes, tokenization.routes, _operations):
-        app.include_router(routes(context))
+    app.state.service = service
+    for router in (models.router, completions.router, chat.router, tokenization.router):
+        app.include_router(router)
+    install(app)
+    app.add_exception_handler(ClientGone, _nobody)
+    # The last one added is the first to see a request.
+    app.add_middleware(BodyLimit, limit=options.max_request_body_bytes)
+    app.add_middleware(Gate, service=service)
+    app.add_middleware(Auth, keys=options.api_key or [])
+    if options.enable_request_id_headers:
+        app.add_middleware(RequestIds)
     if options.allowed_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=options.allowed_origins, allow_methods=["*"], allow_headers=["*"]
-        )  # fmt: skip
-    app.add_middleware(
-        Gate,
-        api_keys=options.api_key or [],
-        max_body=options.max_request_body_bytes,
-        metrics=metrics,
-        echo_request_id=options.enable_request_id_headers,
-    )
+            CORSMiddleware,
+            allow_origins=options.allowed_origins,
+            allow_credentials=options.allow_credentials,
+            allow_methods=options.allowed_methods or ["*"],
+            allow_headers=options.allowed_headers or ["*"],
+        )
+    if ready:
+        service.open()
     return app
 
 
-def _operations(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        cards = [
-            {
-                "id": name,
-                "object": "model",
-                "created": context.started,
-                "owned_by": "vjax",
-                "root": context.llm.config.model,
-                "parent": None,
-                "max_model_len": context.llm.limits.max_model_len,
-            }
-            for name in context.names
-        ]
-        return {"object": "list", "data": cards}
-
-    @router.get("/health")
-    @router.get("/ping")
-    @router.post("/ping")
-    async def health() -> Response:
-        return Response(status_code=503 if context.llm.is_dead else 200)
-
-    @router.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": __version__}
-
-    @router.get("/load")
-    async def load() -> dict[str, int]:
-        return {"server_load": context.llm.num_inflight}
-
-    @router.get("/metrics")
-    async def metrics() -> Response:
-        return Response(context.metrics.expose(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    return router
+async def _nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)

@@ -2,178 +2,227 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from vjax.errors import RequestError
 from vjax.frontend.inputs import PreparedRequest
-from vjax.outputs import CompletionOutput, RequestOutput
-from vjax.serving.context import Context, event_stream, last, usage, while_connected
-from vjax.serving.logprobs import chat_logprobs, prompt_logprobs
+from vjax.outputs import CompletionOutput, Logprob, LogprobDict
+from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.protocol import ChatRequest
+from vjax.serving.responses import (
+    Usage,
+    json_response,
+    prompt_logprobs_body,
+    shown_logprob,
+    shown_token,
+    stream_response,
+    usage_wanted,
+)
+from vjax.serving.service import Service
 
-TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+router = APIRouter(dependencies=[read_json])
 
-
-def routes(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/chat/completions")
-    async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        model = context.check_model(body.model)
-        body.refuse_unsupported()
-        request_id = context.request_id("chatcmpl", request, body.request_id)
-        prepared = await prepare(context, body, request_id)
-        answer = Answer(context, body, prepared, model)
-        if body.stream:
-            return event_stream(answer.chunks())
-        final = await while_connected(request, last(context.outputs(prepared)))
-        return JSONResponse(answer.whole(final))
-
-    return router
+# Names that a template gets from elsewhere; a request may not set them through chat_template_kwargs.
+RESERVED = {
+    "self", "template", "chat_template", "messages", "tools", "documents", "add_generation_prompt",
+    "continue_final_message", "tokenize",
+}  # fmt: skip
 
 
-async def prepare(context: Context, body: ChatRequest, request_id: str) -> PreparedRequest:
-    """Render, tokenise and validate; everything that can be refused is refused here."""
-    text = render(
-        context,
-        body.messages,
-        tools=None if body.tool_choice == "none" else body.tools,
-        documents=body.documents,
+@router.post("/v1/chat/completions")
+async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+    service = get_service(request)
+    model = service.check_model(body.model)
+    body.refuse_unsupported()
+    prompt = await render(service, body)
+    chat = _Chat(service, body, model, service.response_id("chatcmpl", request, body.request_id))
+    prepared = await chat.prepare(prompt)
+    if body.stream:
+        return stream_response(chat.chunks(prepared))
+    return json_response(await chat.answer(request, prepared))
+
+
+async def render(service: Service, body: Any) -> str:
+    """The prompt text of a chat or tokenize request. Runs in a thread, as templates are programs."""
+    messages = [normalise(message, at) for at, message in enumerate(body.messages)]
+    variables = dict(body.chat_template_kwargs or {})
+    if clash := sorted(RESERVED & set(variables)):
+        raise RequestError(f"chat_template_kwargs may not set {clash[0]!r}.", "chat_template_kwargs")
+    effort = getattr(body, "reasoning_effort", None)
+    if effort is not None:
+        variables = {"reasoning_effort": effort, "enable_thinking": effort != "none", **variables}
+    return await asyncio.to_thread(
+        service.tokenizer.render_chat,
+        messages,
+        tools=body.tools,
+        documents=getattr(body, "documents", None),
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final_message=body.continue_final_message,
-        **(body.chat_template_kwargs or {}),
-    )
-    given = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    # Without a limit, an answer may fill the context.
-    params = body.sampling(context.defaults(), max_tokens=given, logprobs=logprobs)
-    prepared = await context.llm.prepare(
-        text, params, request_id, priority=body.priority, cache_salt=body.cache_salt,
-        add_special_tokens=body.add_special_tokens,
-    )  # fmt: skip
-    if given is None:
-        context.cap(prepared)
-    return prepared
-
-
-def render(context: Context, messages: list[dict[str, Any]], **options: Any) -> str:
-    """The conversation as text, by the chat template."""
-    return context.tokenizer.render_chat(
-        [plain_message(message) for message in messages], chat_template=context.chat_template, **options
+        chat_template=service.chat_template,
+        **variables,
     )
 
 
-def plain_message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose content parts are joined into text; parts that are not text are refused."""
-    if not isinstance(message.get("role"), str):
-        raise RequestError("every message needs a role.", "messages")
-    content = message.get("content")
+def normalise(message: dict[str, Any], at: int) -> dict[str, Any]:
+    """A message as templates expect it: text content, and the arguments of earlier tool calls as objects."""
+    where = f"messages.{at}"
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        raise RequestError(f"{where}.role must be a non-empty string.", f"{where}.role")
+    message = {**message, "content": _text(message.get("content"), f"{where}.content")}
+    if "reasoning_content" in message:
+        message.setdefault("reasoning", message.pop("reasoning_content"))
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in message["tool_calls"]]
+    return message
+
+
+def _text(content: Any, where: str) -> str | None:
     if content is None or isinstance(content, str):
-        return message if content is not None or "content" not in message else {**message, "content": ""}
+        return content
     if not isinstance(content, list):
-        raise RequestError(
-            f"a message's content must be text or a list of parts, got {type(content).__name__}.", "messages"
-        )
-    texts = []
+        raise RequestError(f"{where} must be text or a list of parts.", where)
+    texts: list[str] = []
     for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        value = part.get(TEXT_PARTS[kind]) if kind in TEXT_PARTS else part if isinstance(part, str) else None
-        if not isinstance(value, str):
-            raise RequestError(f"content parts of type {kind!r} are not supported by this model.", "messages")
-        texts.append(value)
-    return {**message, "content": "\n".join(texts)}
+        kind = part.get("type", "text") if isinstance(part, dict) else "text"
+        text = part if isinstance(part, str) else part.get(kind) if isinstance(part, dict) else None
+        if kind in ("input_text", "output_text"):
+            text = part["text"] if "text" in part else None
+        elif kind not in ("text", "refusal", "thinking"):
+            raise RequestError(f"{where} holds a part of type {kind!r}; this model reads text only.", where)
+        if not isinstance(text, str):
+            raise RequestError(f"{where} holds a part without text.", where)
+        texts.append(text)
+    return "\n".join(texts)
 
 
-class Answer:
-    """Shapes one request's outputs."""
-
-    def __init__(self, context: Context, body: ChatRequest, prepared: PreparedRequest, model: str) -> None:
-        self.context, self.body, self.prepared = context, body, prepared
-        self.head = {"id": prepared.request_id, "created": int(time.time()), "model": model}
-        asked = body.return_tokens_as_token_ids
-        self.as_ids = context.options.return_tokens_as_token_ids if asked is None else asked
-        self.role = context.options.response_role if body.add_generation_prompt else body.messages[-1]["role"]
-        continued = body.echo and body.messages[-1].get("role") == self.role
-        self.echoed = plain_message(body.messages[-1]).get("content") or "" if continued else ""
-
-    def whole(self, final: RequestOutput) -> dict[str, Any]:
-        choices = []
-        for choice in final.outputs:
-            shown: dict[str, Any] = {
-                "index": choice.index,
-                "message": {"role": self.role, "content": self.echoed + choice.text},
-                "logprobs": self._logprobs(choice),
-                "finish_reason": choice.finish_reason,
-                "stop_reason": choice.stop_reason,
-            }
-            if self.body.return_token_ids:
-                shown["token_ids"] = choice.token_ids
-            choices.append(shown)
-        answer = {**self.head, "object": "chat.completion", "choices": choices}
-        answer["usage"] = self._usage(final, sum(len(choice.token_ids) for choice in final.outputs))
-        if final.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = prompt_logprobs(final.prompt_logprobs)
-        if self.body.return_token_ids:
-            answer["prompt_token_ids"] = final.prompt_token_ids
-        return answer
-
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        options = self.body.stream_options
-        force = self.context.options.enable_force_include_usage
-        with_usage = force or (options is not None and options.include_usage)
-        always = force or (options is not None and options.continuous_usage_stats)
-        generated, output = 0, None
-        started = False
-        outputs = self.context.outputs(self.prepared)
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise RequestError(f"{where} must hold objects with a function.", where)
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
         try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise RequestError(f"{where} holds arguments that are not JSON.", where) from None
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+class _Chat:
+    """One request on its way to answers."""
+
+    def __init__(self, service: Service, body: ChatRequest, model: str, id: str) -> None:
+        self.service, self.body, self.model, self.id = service, body, model, id
+        self.created = int(time.time())
+        last = body.messages[-1]
+        self.role = service.options.response_role if not body.continue_final_message else last["role"]
+        self.echo = last["content"] if body.echo and isinstance(last.get("content"), str) else ""
+        self.as_ids = service.options.return_tokens_as_token_ids
+        if body.return_tokens_as_token_ids is not None:
+            self.as_ids = body.return_tokens_as_token_ids
+
+    async def prepare(self, prompt: str) -> PreparedRequest:
+        body = self.body
+        changes: dict[str, Any] = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
+        wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+        if wanted is not None:
+            changes["max_tokens"] = wanted
+        params = body.sampling(self.service.default_params(None), **changes)
+        return await self.service.prepare(
+            prompt, params, self.id, body, add_special_tokens=body.add_special_tokens
+        )  # fmt: skip
+
+    async def answer(self, request: Request, prepared: PreparedRequest) -> dict[str, Any]:
+        (output,) = await self.service.collect(request, [prepared])
+        usage = Usage()
+        usage.add(0, output)
+        choices = []
+        for one in output.outputs:
+            message = {"role": self.role, "content": self.echo + one.text, "refusal": None, "tool_calls": []}
+            choices.append(self._choice(one, "message", message))
+        return {
+            **self._head("chat.completion"),
+            "choices": choices,
+            "usage": usage.body(self.service.options),
+            "prompt_logprobs": prompt_logprobs_body(output.prompt_logprobs),
+            "prompt_token_ids": output.prompt_token_ids if self.body.return_token_ids else None,
+        }
+
+    async def chunks(self, prepared: PreparedRequest) -> AsyncGenerator[dict[str, Any], None]:
+        final_usage, every_usage = usage_wanted(self.body, self.service.options)
+        usage, head = Usage(), self._head("chat.completion.chunk")
+        usage.prompt_tokens[0] = len(prepared.prompt_token_ids)
+
+        def chunk(choices: list[dict[str, Any]], with_usage: bool = every_usage) -> dict[str, Any]:
+            body = {**head, "choices": choices}
+            return {**body, "usage": usage.body(self.service.options)} if with_usage else body
+
+        async with aclosing(self.service.run(prepared)) as outputs:
+            started = False
             async for output in outputs:
                 if not started:
                     started = True
-                    for index in range(self.prepared.params.n):
-                        yield self._opening(index, self._usage(output, 0) if always else None, output)
-                for choice in output.outputs:
-                    generated += len(choice.token_ids)
-                    if choice.text or choice.token_ids or choice.finish_reason:
-                        yield self._chunk(choice, self._usage(output, generated) if always else None)
-        finally:
-            await outputs.aclose()  # type: ignore[attr-defined]
-        if with_usage and output is not None:
-            yield {**self._head(), "choices": [], "usage": self._usage(output, generated)}
+                    for index in range(prepared.params.n):
+                        delta = {"role": self.role, "content": self.echo}
+                        first: dict[str, Any] = {
+                            "index": index,
+                            "delta": delta,
+                            "logprobs": None,
+                            "finish_reason": None,
+                        }
+                        if self.body.return_token_ids:
+                            head_ids = {"prompt_token_ids": output.prompt_token_ids} if index == 0 else {}
+                            yield {**chunk([first]), **head_ids}
+                        else:
+                            yield chunk([first])
+                usage.add(0, output)
+                for one in output.outputs:
+                    if one.text or one.finish_reason or one.logprobs or (self.body.return_token_ids and one.token_ids):
+                        yield chunk([self._choice(one, "delta", {"content": one.text})])
+        if final_usage:
+            yield chunk([], with_usage=True)
 
-    def _opening(self, index: int, counts: dict[str, Any] | None, output: RequestOutput) -> dict[str, Any]:
-        delta = {"role": self.role, "content": self.echoed}
-        chunk = {**self._head(), "choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]}
-        if self.body.return_token_ids:
-            chunk["prompt_token_ids"] = output.prompt_token_ids
-        return chunk if counts is None else {**chunk, "usage": counts}
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def _chunk(self, choice: CompletionOutput, counts: dict[str, Any] | None) -> dict[str, Any]:
-        shown: dict[str, Any] = {
-            "index": choice.index,
-            "delta": {"content": choice.text},
-            "logprobs": self._logprobs(choice),
-            "finish_reason": choice.finish_reason,
+    def _choice(self, one: CompletionOutput, name: str, content: dict[str, Any]) -> dict[str, Any]:
+        choice = {
+            "index": one.index,
+            name: content,
+            "logprobs": self._logprobs(one),
+            "finish_reason": one.finish_reason,
+            "stop_reason": one.stop_reason,
         }
-        if choice.finish_reason is not None:
-            shown["stop_reason"] = choice.stop_reason
         if self.body.return_token_ids:
-            shown["token_ids"] = choice.token_ids
-        chunk = {**self._head(), "choices": [shown]}
-        return chunk if counts is None else {**chunk, "usage": counts}
+            choice["token_ids"] = one.token_ids
+        return choice
 
-    def _head(self) -> dict[str, Any]:
-        return {**self.head, "object": "chat.completion.chunk"}
-
-    def _logprobs(self, choice: CompletionOutput) -> dict[str, Any] | None:
-        if not self.body.logprobs:
+    def _logprobs(self, one: CompletionOutput) -> dict[str, Any] | None:
+        if one.logprobs is None or not self.body.logprobs:
             return None
-        return chat_logprobs(choice.logprobs or [], self.body.top_logprobs or 0, self.as_ids)
+        return {"content": [self._position(row) for row in one.logprobs]}
 
-    def _usage(self, output: RequestOutput, generated: int) -> dict[str, Any]:
-        cached = output.num_cached_tokens if self.context.options.enable_prompt_tokens_details else None
-        return usage(len(self.prepared.prompt_token_ids), generated, cached)
+    def _position(self, row: LogprobDict) -> dict[str, Any]:
+        (token, entry), *_ = row.items()
+        top = self.body.top_logprobs or 0
+        ranked = sorted(row.items(), key=lambda item: -item[1].logprob)
+        return {
+            **self._entry(token, entry),
+            "top_logprobs": [self._entry(*item) for item in (ranked if top == -1 else ranked[:top])],
+        }
+
+    def _entry(self, token: int, entry: Logprob) -> dict[str, Any]:
+        data = self.service.tokenizer.token_bytes(token)
+        return {
+            "token": shown_token(token, entry, self.as_ids),
+            "logprob": shown_logprob(entry),
+            "bytes": list(data),
+        }

@@ -2,210 +2,171 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from vjax.errors import RequestError
 from vjax.frontend.inputs import PreparedRequest
 from vjax.outputs import CompletionOutput, LogprobDict, RequestOutput
-from vjax.sampling_params import SamplingParams
-from vjax.serving.context import Context, event_stream, last, usage, while_connected
-from vjax.serving.logprobs import completion_logprobs, prompt_logprobs
+from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.protocol import CompletionRequest
+from vjax.serving.responses import (
+    Usage,
+    json_response,
+    prompt_logprobs_body,
+    shown_logprob,
+    shown_token,
+    stream_response,
+    usage_wanted,
+)
+from vjax.serving.service import Service
+
+router = APIRouter(dependencies=[read_json])
 
 MAX_PROMPTS = 1024
+DEFAULT_MAX_TOKENS = 16
 
 
-def routes(context: Context) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/completions")
-    async def completions(body: CompletionRequest, request: Request) -> Response:
-        model = context.check_model(body.model)
-        body.refuse_unsupported()
-        request_id = context.request_id("cmpl", request, body.request_id)
-        prepared = await prepare(context, body, request_id)
-        answer = Answer(context, body, prepared, model, request_id)
-        if body.stream:
-            return event_stream(answer.chunks())
-        work = asyncio.gather(*(last(context.outputs(one)) for one in prepared))
-        return JSONResponse(answer.whole(await while_connected(request, work)))
-
-    return router
+@router.post("/v1/completions")
+async def create_completion(body: CompletionRequest, request: Request) -> Response:
+    service = get_service(request)
+    model = service.check_model(body.model)
+    body.refuse_unsupported()
+    completion = _Completion(service, body, model, service.response_id("cmpl", request, body.request_id))
+    batch = await completion.prepare()
+    if body.stream:
+        return stream_response(completion.chunks(batch))
+    return json_response(await completion.answer(request, batch))
 
 
-async def prepare(context: Context, body: CompletionRequest, request_id: str) -> list[PreparedRequest]:
-    """One request for each prompt; all are checked before any starts."""
-    prompts = split_prompts(body.prompt)
-    if len(prompts) > MAX_PROMPTS:
-        raise RequestError(f"prompt holds {len(prompts)} prompts, at most {MAX_PROMPTS} are taken.", "prompt")
-    limit = body.max_tokens
-    if body.echo and limit == 0:
-        limit = 1  # one token is computed and not shown
-    changes: dict[str, Any] = {"logprobs": body.logprobs}
-    if "max_tokens" not in body.model_fields_set:
-        limit = 16
-    if body.echo and body.logprobs is not None and body.prompt_logprobs is None and not body.stream:
-        changes["prompt_logprobs"] = body.logprobs
-    params: SamplingParams = body.sampling(context.defaults(), max_tokens=limit, **changes)
-    return [
-        await context.llm.prepare(
-            prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt},
-            params.clone(),
-            f"{request_id}-{i}" if len(prompts) > 1 else request_id,
-            priority=body.priority,
-            cache_salt=body.cache_salt,
-            add_special_tokens=body.add_special_tokens,
-        )
-        for i, prompt in enumerate(prompts)
-    ]
-
-
-def split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """A text, a list of texts, ids, or a list of id lists, as a list of prompts."""
+def split_prompts(prompt: Any) -> list[str | list[int]]:
+    """One prompt or many, as text or as ids: always a list of prompts."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
         raise RequestError("the prompt is empty.", "prompt")
-    if isinstance(prompt[0], int):
-        return [list(prompt)]
-    return list(prompt)
+    prompts = [prompt] if isinstance(prompt[0], int) else list(prompt)
+    if len(prompts) > MAX_PROMPTS:
+        raise RequestError(f"at most {MAX_PROMPTS} prompts in a request, got {len(prompts)}.", "prompt")
+    return prompts
 
 
-class Answer:
-    """Shapes the outputs of one HTTP request; choice `i` of prompt `p` has the index `p * n + i`."""
+class _Completion:
+    """One HTTP request: `n` continuations of each of its prompts."""
 
-    def __init__(
-        self, context: Context, body: CompletionRequest, prepared: list[PreparedRequest], model: str, request_id: str
-    ) -> None:
-        self.context, self.body, self.prepared = context, body, prepared
-        self.head = {"id": request_id, "object": "text_completion", "created": int(time.time()), "model": model}
-        asked = body.return_tokens_as_token_ids
-        self.as_ids = context.options.return_tokens_as_token_ids if asked is None else asked
-        self.hidden = body.echo and body.max_tokens == 0
-        self.n = prepared[0].params.n
-        self.offsets: dict[int, int] = {}  # characters sent, by choice
+    def __init__(self, service: Service, body: CompletionRequest, model: str, id: str) -> None:
+        self.service, self.body, self.model, self.id = service, body, model, id
+        self.created = int(time.time())
+        self.hidden = body.echo and body.max_tokens == 0  # only the prompt is wanted; a token is computed regardless
+        self.as_ids = service.options.return_tokens_as_token_ids
+        if body.return_tokens_as_token_ids is not None:
+            self.as_ids = body.return_tokens_as_token_ids
 
-    def whole(self, finals: list[RequestOutput]) -> dict[str, Any]:
-        choices = []
-        generated = 0
-        for p, final in enumerate(finals):
-            for choice in final.outputs:
-                generated += 0 if self.hidden else len(choice.token_ids)
-                choices.append(self._choice(p, final, choice))
-        answer = {**self.head, "choices": choices}
-        return {**answer, "usage": self._usage(generated, sum(final.num_cached_tokens for final in finals))}
+    async def prepare(self) -> list[PreparedRequest]:
+        body = self.body
+        changes: dict[str, Any] = {"logprobs": body.logprobs}
+        if body.max_tokens is not None:
+            changes["max_tokens"] = 1 if self.hidden else body.max_tokens
+        if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
+            changes["prompt_logprobs"] = body.logprobs
+        params = body.sampling(self.service.default_params(DEFAULT_MAX_TOKENS), **changes)
+        return [
+            await self.service.prepare(
+                prompt, params, f"{self.id}-{place}", body, add_special_tokens=body.add_special_tokens
+            )
+            for place, prompt in enumerate(split_prompts(body.prompt))
+        ]
 
-    def _choice(self, p: int, final: RequestOutput, choice: CompletionOutput) -> dict[str, Any]:
-        prompt = self._prompt_text(p) if self.body.echo else ""
-        text = prompt + ("" if self.hidden else choice.text)
-        shown: dict[str, Any] = {
-            "index": p * self.n + choice.index,
-            "text": text,
-            "logprobs": self._whole_logprobs(final, choice, len(prompt)),
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
+    async def answer(self, request: Request, batch: list[PreparedRequest]) -> dict[str, Any]:
+        outputs = await self.service.collect(request, batch)
+        usage, choices = Usage(), []
+        for place, output in enumerate(outputs):
+            usage.add(place, output, self.hidden)
+            for one in output.outputs:
+                choice = self._choice(place, output, one, first=True, offset=0)
+                choice["prompt_logprobs"] = prompt_logprobs_body(output.prompt_logprobs)
+                choices.append(choice)
+        return {**self._head(), "choices": choices, "usage": usage.body(self.service.options)}
+
+    async def chunks(self, batch: list[PreparedRequest]) -> AsyncGenerator[dict[str, Any], None]:
+        final_usage, every_usage = usage_wanted(self.body, self.service.options)
+        usage, head = Usage(), self._head()
+        offsets: dict[int, int] = {}  # characters sent of each choice
+        echoes: dict[int, list[LogprobDict | None] | None] = {}  # prompt logprobs come with the first output only
+        async with aclosing(self.service.run_all(batch)) as news:
+            async for place, output in news:
+                usage.add(place, output, self.hidden)
+                if output.prompt_logprobs is not None:
+                    echoes[place] = output.prompt_logprobs
+                output.prompt_logprobs = echoes.get(place)
+                for one in output.outputs:
+                    index = self._index(place, one)
+                    first = index not in offsets
+                    if not (first or one.text or one.finish_reason or one.token_ids):
+                        continue
+                    choice = self._choice(place, output, one, first=first, offset=offsets.get(index, 0))
+                    offsets[index] = offsets.get(index, 0) + len(choice["text"])
+                    chunk = {**head, "choices": [choice]}
+                    yield {**chunk, "usage": usage.body(self.service.options)} if every_usage else chunk
+        if final_usage:
+            yield {**head, "choices": [], "usage": usage.body(self.service.options)}
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+
+    def _index(self, place: int, one: CompletionOutput) -> int:
+        return place * (self.body.n or 1) + one.index
+
+    def _choice(
+        self, place: int, output: RequestOutput, one: CompletionOutput, *, first: bool, offset: int
+    ) -> dict[str, Any]:
+        echo = self.body.echo and first
+        text = "" if self.hidden else one.text
+        choice: dict[str, Any] = {
+            "index": self._index(place, one),
+            "text": self._prompt_text(output) + text if echo else text,
+            "logprobs": self._logprobs(output, one, echo, offset),
+            "finish_reason": one.finish_reason,
+            "stop_reason": one.stop_reason,
         }
-        if self.body.prompt_logprobs is not None:
-            shown["prompt_logprobs"] = prompt_logprobs(final.prompt_logprobs)
         if self.body.return_token_ids:
-            shown |= {"token_ids": choice.token_ids, "prompt_token_ids": final.prompt_token_ids}
-        return shown
+            choice["token_ids"] = [] if self.hidden else one.token_ids
+            choice["prompt_token_ids"] = output.prompt_token_ids if first else None
+        return choice
 
-    def _whole_logprobs(self, final: RequestOutput, choice: CompletionOutput, offset: int) -> dict[str, Any] | None:
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is None:
+            return self.service.tokenizer.decode(output.prompt_token_ids)
+        return output.prompt
+
+    def _logprobs(self, output: RequestOutput, one: CompletionOutput, echo: bool, offset: int) -> dict[str, Any] | None:
         if self.body.logprobs is None:
             return None
-        tokens: list[int] = [] if self.hidden else list(choice.token_ids)
-        entries: list[LogprobDict | None] = [] if self.hidden else list(choice.logprobs or [])
-        if self.body.echo and final.prompt_logprobs is not None:
-            tokens = list(final.prompt_token_ids) + tokens
-            entries = list(final.prompt_logprobs) + entries
-            offset = 0
-        return completion_logprobs(tokens, entries, self.body.logprobs, offset, self.as_ids)
+        rows: list[tuple[int, LogprobDict | None]] = []
+        if echo and output.prompt_logprobs is not None:
+            rows += zip(output.prompt_token_ids, output.prompt_logprobs, strict=False)
+        if not self.hidden:
+            rows += zip(one.token_ids, one.logprobs or [], strict=False)
+        return self._columns(rows, offset)
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        options = self.body.stream_options
-        force = self.context.options.enable_force_include_usage
-        with_usage = force or (options is not None and options.include_usage)
-        always = force or (options is not None and options.continuous_usage_stats)
-        generated = 0
-        cached: dict[int, int] = {}
-        outputs = merge([self.context.outputs(one) for one in self.prepared])
-        try:
-            if self.body.echo:
-                for index in range(len(self.prepared) * self.n):
-                    yield {**self.head, "choices": [self._echo(index)]}
-            async for p, output in outputs:
-                cached[p] = output.num_cached_tokens
-                for choice in output.outputs:
-                    if not (choice.text or choice.token_ids or choice.finish_reason):
-                        continue
-                    generated += 0 if self.hidden else len(choice.token_ids)
-                    chunk = {**self.head, "choices": [self._delta(p, output, choice)]}
-                    yield {**chunk, "usage": self._usage(generated, sum(cached.values()))} if always else chunk
-        finally:
-            await outputs.aclose()  # type: ignore[attr-defined]
-        if with_usage:
-            yield {**self.head, "choices": [], "usage": self._usage(generated, sum(cached.values()))}
-
-    def _echo(self, index: int) -> dict[str, Any]:
-        text = self._prompt_text(index // self.n)
-        self.offsets[index] = len(text)
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": None, "stop_reason": None}
-
-    def _delta(self, p: int, output: RequestOutput, choice: CompletionOutput) -> dict[str, Any]:
-        index = p * self.n + choice.index
-        text = "" if self.hidden else choice.text
-        logprobs = None
-        if self.body.logprobs is not None and not self.hidden:
-            offset = self.offsets.get(index, 0)
-            entries: list[LogprobDict | None] = list(choice.logprobs or [])
-            logprobs = completion_logprobs(choice.token_ids, entries, self.body.logprobs, offset, self.as_ids)
-        self.offsets[index] = self.offsets.get(index, 0) + len(text)
-        shown: dict[str, Any] = {
-            "index": index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-        }
-        if self.body.return_token_ids:
-            shown["token_ids"] = choice.token_ids
-        return shown
-
-    def _prompt_text(self, p: int) -> str:
-        one = self.prepared[p]
-        if one.prompt is not None:
-            return one.prompt
-        return self.context.tokenizer.decode(one.prompt_token_ids, skip_special_tokens=False)
-
-    def _usage(self, generated: int, cached: int) -> dict[str, Any]:
-        prompt = sum(len(one.prompt_token_ids) for one in self.prepared)
-        return usage(prompt, generated, cached if self.context.options.enable_prompt_tokens_details else None)
-
-
-async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tuple[int, RequestOutput]]:
-    """Outputs of several requests as they come, with the number of their stream."""
-    pending = {asyncio.ensure_future(anext(stream)): i for i, stream in enumerate(streams)}  # type: ignore[arg-type]
-    try:
-        while pending:
-            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                i = pending.pop(task)
-                try:
-                    output = task.result()
-                except StopAsyncIteration:
-                    continue
-                yield i, output
-                pending[asyncio.ensure_future(anext(streams[i]))] = i  # type: ignore[arg-type]
-    finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        for stream in streams:
-            await stream.aclose()  # type: ignore[attr-defined]
+    def _columns(self, rows: list[tuple[int, LogprobDict | None]], offset: int) -> dict[str, Any]:
+        """OpenAI's four parallel lists. `offset` is where the first token's text starts."""
+        columns: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        for token, row in rows:
+            entry = None if row is None else row[token]
+            if row is None or entry is None:
+                text = f"token_id:{token}" if self.as_ids else self.service.tokenizer.decode([token], False)
+            else:
+                text = shown_token(token, entry, self.as_ids)
+            columns["text_offset"].append(offset)
+            columns["tokens"].append(text)
+            columns["token_logprobs"].append(None if entry is None else shown_logprob(entry))
+            top = row and {shown_token(id, one, self.as_ids): shown_logprob(one) for id, one in row.items()}
+            columns["top_logprobs"].append(top)
+            offset += len(text)
+        return columns

@@ -1,112 +1,133 @@
-"""What happens to every HTTP request before a route sees it."""
+"""What happens to every HTTP request before its route: keys, readiness, the size of its body, its id.
+
+Plain ASGI: a middleware that wraps responses would hide a client's disconnect from them.
+"""
 
 from __future__ import annotations
 
-import json
-import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+import hashlib
+import hmac
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
-from vjax.serving.errors import ApiError, error_body
-from vjax.serving.metrics import Metrics
+from fastapi.exceptions import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from vjax.serving.errors import ApiError, error_response
+from vjax.serving.service import Service
 
-PROTECTED = ("/v1", "/v2", "/inference")
+PROTECTED = ("/v1",)
+ALWAYS_OPEN = {"/version", "/metrics"}
+GENERATING = {"/v1/completions", "/v1/chat/completions"}
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if root and path.startswith(root + "/") else path
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    found: bytes | None = dict(scope["headers"]).get(name)
+    return found
+
+
+class Auth:
+    """Bearer tokens for `/v1`. Nothing is asked for without keys."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self.app = app
+        self.keys = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.keys and scope["method"] != "OPTIONS":
+            path = _path(scope)
+            guarded = any(path == prefix or path.startswith(prefix + "/") for prefix in PROTECTED)
+            if guarded and not self._knows(_header(scope, b"authorization") or b""):
+                await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _knows(self, header: bytes) -> bool:
+        scheme, _, token = header.partition(b" ")
+        digest = hashlib.sha256(token.strip()).digest()
+        # Every key is compared, in time that does not depend on where they differ.
+        matches = [hmac.compare_digest(digest, key) for key in self.keys]
+        return scheme.lower() == b"bearer" and any(matches)
 
 
 class Gate:
-    """API keys, JSON only, a bound on the body, the request id header, and the count of answers."""
+    """Counts the requests being answered, and turns them away while the model loads."""
 
-    def __init__(
-        self, app: App, *, api_keys: list[str], max_body: int, metrics: Metrics, echo_request_id: bool
-    ) -> None:
-        self.app, self.max_body, self.metrics, self.echo = app, max_body, metrics, echo_request_id
-        self.keys = [key.encode() for key in api_keys]
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        request_id = headers.get(b"x-request-id") or secrets.token_hex(16).encode()
-        status = 500
-
-        async def counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if self.echo:
-                    message.setdefault("headers", []).append((b"x-request-id", request_id[:256]))
-            await send(message)
-
+        path = _path(scope)
+        if not self.service.ready and path not in ALWAYS_OPEN:
+            await error_response(ApiError(503, "the model is still loading."))(scope, receive, send)
+            return
+        counted = path in GENERATING
+        self.service.load += counted
         try:
-            refusal = self._refusal(scope, headers)
-            if refusal is not None:
-                await respond(counted, *refusal)
-            else:
-                await self._bounded(scope, receive, counted)
+            await self.app(scope, receive, send)
         finally:
-            route = scope.get("route")
-            path = getattr(route, "path", None) or "other"
-            if path not in ("/metrics", "/health", "/ping", "/load", "/version"):
-                self.metrics.http.labels(scope["method"], f"{status // 100}xx", path).inc()
+            self.service.load -= counted
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, dict[str, Any]] | None:
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if self.keys and scope["method"] != "OPTIONS" and path.startswith(PROTECTED):
-            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-            # Every key is compared, so that the time taken says nothing about them.
-            matches = [secrets.compare_digest(token.strip(), key) for key in self.keys]
-            if scheme.lower() != b"bearer" or not any(matches):
-                return 401, {"error": "Unauthorized"}
-        if scope["method"] == "POST":
-            kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-            if kind != b"application/json" and headers.get(b"content-length", b"0") != b"0":
-                error = ApiError(400, "the content type must be application/json.", "content-type", "Bad Request")
-                return 400, error_body(error)
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.max_body:
-            return self._too_large()
-        return None
 
-    def _too_large(self) -> tuple[int, dict[str, Any]]:
-        return 413, error_body(ApiError(413, f"the body is larger than {self.max_body} bytes.", "body"))
+class BodyLimit:
+    """Refuses bodies over `limit` bytes, whether or not their length was announced."""
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body without a length is counted as it comes."""
-        seen, started = 0, False
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        announced = _header(scope, b"content-length") or b"0"
+        if announced.isdigit() and int(announced[:20]) > self.limit:
+            await error_response(ApiError(413, self._message()))(scope, receive, send)
+            return
+        size = 0
 
         async def counted() -> Message:
-            nonlocal seen
+            nonlocal size
             message = await receive()
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > self.max_body:
-                    raise BodyTooLargeError
+            size += len(message.get("body", b""))
+            if size > self.limit:
+                raise HTTPException(413, self._message())
             return message
 
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
+        await self.app(scope, counted, send)
+
+    def _message(self) -> str:
+        return f"the request body is larger than {self.limit} bytes (--max-request-body-bytes)."
+
+
+class RequestIds:
+    """Sends `X-Request-Id` back, made up where the client sent none."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = _header(scope, b"x-request-id")
+        id = given or uuid.uuid4().hex.encode()
+        if given is None:
+            scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", id)]}
+
+        async def named(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", id)]}
             await send(message)
 
-        try:
-            await self.app(scope, counted, watched)
-        except BodyTooLargeError:
-            if not started:
-                await respond(send, *self._too_large())
-
-
-class BodyTooLargeError(Exception):
-    pass
-
-
-async def respond(send: Send, status: int, body: dict[str, Any]) -> None:
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+        await self.app(scope, receive, named)

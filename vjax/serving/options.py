@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from vjax.config import option
+from vjax.errors import ModelError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,13 @@ class ServerOptions:
     api_key: list[str] | None = option(None, "keys that clients must send as bearer tokens to /v1")
     chat_template: str | None = option(None, "file with a jinja chat template, instead of the model's own")
     response_role: str = option("assistant", "role of answers")
-    generation_config: str = option("auto", "auto: sampling defaults of the model; vllm: the API's own")
+    generation_config: Literal["auto", "vllm"] = option(
+        "auto", "auto: sampling defaults of the model; vllm: the API's own"
+    )
     allowed_origins: list[str] | None = option(None, "origins that browsers may call from")
+    allowed_methods: list[str] | None = option(None, "methods that browsers may use; all by default")
+    allowed_headers: list[str] | None = option(None, "headers that browsers may send; all by default")
+    allow_credentials: bool = option(False, "let browsers send cookies")
     root_path: str = option("", "path under which a proxy shows the server")
     ssl_keyfile: str | None = option(None, "TLS key file")
     ssl_certfile: str | None = option(None, "TLS certificate file")
@@ -33,3 +40,26 @@ class ServerOptions:
     enable_log_requests: bool = option(False, "log every request")
     uvicorn_log_level: Literal["debug", "info", "warning", "error", "critical"] = option("info", "uvicorn's log level")
     disable_uvicorn_access_log: bool = option(False, "no line a request")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise ModelError(f"--port must be in [0, 65535], got {self.port}.")
+        if self.max_request_body_bytes < 1:
+            raise ModelError("--max-request-body-bytes must be positive.")
+        if self.shutdown_timeout < 0:
+            raise ModelError("--shutdown-timeout must not be negative.")
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            raise ModelError("--ssl-keyfile and --ssl-certfile are needed together.")
+        for flag, path in (("--ssl-keyfile", self.ssl_keyfile), ("--ssl-certfile", self.ssl_certfile)):
+            if path is not None and not Path(path).is_file():
+                raise ModelError(f"{flag}: {path} is not a file.")
+
+    def read_chat_template(self) -> str | None:
+        """The text of `--chat-template`: a file, or the template itself. Raises `ModelError` naming the file."""
+        given = self.chat_template
+        if given is None or any(mark in given for mark in ("{{", "{%", "\n")):
+            return given
+        try:
+            return Path(given).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelError(f"--chat-template: {given} cannot be read ({error}).") from None

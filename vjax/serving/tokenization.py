@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
 from vjax.frontend.inputs import check_ids, check_text
 from vjax.serving.chat import render
-from vjax.serving.context import Context
+from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.protocol import DetokenizeRequest, TokenizeRequest
+from vjax.serving.responses import json_response
+
+router = APIRouter(dependencies=[read_json])
 
 
-def routes(context: Context) -> APIRouter:
-    router = APIRouter()
+@router.post("/tokenize")
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    """The ids of a prompt or of a chat. Special tokens are added to prompts by default; a chat template writes its
+    own."""
+    service = get_service(request)
+    service.check_model(body.model)
+    tokenizer = service.tokenizer
+    text = body.prompt if body.prompt is not None else await render(service, body)
+    add = body.add_special_tokens if body.add_special_tokens is not None else body.prompt is not None
+    check_text(text)
+    tokens = await asyncio.to_thread(tokenizer.encode, text, add)
+    return json_response(
+        {
+            "count": len(tokens),
+            "max_model_len": service.llm.limits.max_model_len,
+            "tokens": tokens,
+            "token_strs": [tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None,
+        }
+    )
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        context.check_model(body.model)
-        if body.messages is not None:
-            text = render(
-                context,
-                body.messages,
-                tools=body.tools,
-                add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-                continue_final_message=body.continue_final_message,
-                **(body.chat_template_kwargs or {}),
-            )
-            special = bool(body.add_special_tokens)
-        else:
-            text, special = body.prompt or "", body.add_special_tokens is not False
-        check_text(text)
-        tokens = context.tokenizer.encode(text, add_special_tokens=special)
-        texts = [context.tokenizer.token_text(t) for t in tokens] if body.return_token_strs else None
-        limit = context.llm.limits.max_model_len
-        return {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": texts}
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
-        context.check_model(body.model)
-        tokens = check_ids(body.tokens, context.llm.limits.vocab_size) if body.tokens else []
-        return {"prompt": context.tokenizer.decode(tokens, skip_special_tokens=False)}
-
-    return router
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+    service = get_service(request)
+    service.check_model(body.model)
+    tokens = check_ids(body.tokens, service.llm.limits.vocab_size) if body.tokens else []
+    return json_response({"prompt": await asyncio.to_thread(service.tokenizer.decode, tokens, False)})

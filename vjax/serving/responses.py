@@ -1,0 +1,108 @@
+"""Parts that chat and completion answers share: usage, server-sent events, logprobs as JSON."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from fastapi.responses import Response, StreamingResponse
+
+from vjax.outputs import Logprob, LogprobDict, RequestOutput
+from vjax.serving.errors import as_api_error, error_body
+from vjax.serving.options import ServerOptions
+from vjax.serving.protocol import GenerationRequest
+
+log = logging.getLogger(__name__)
+
+LOWEST = -9999.0  # JSON has no -inf
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass
+class Usage:
+    """Counts tokens over the prompts and continuations of one HTTP request."""
+
+    prompt_tokens: dict[int, int] = field(default_factory=dict)  # by place in the batch
+    cached_tokens: dict[int, int] = field(default_factory=dict)
+    completion_tokens: int = 0
+
+    def add(self, place: int, output: RequestOutput, hidden: bool = False) -> None:
+        """Take in an output that holds new tokens only: a delta, or the final one. `hidden` tokens do not count."""
+        self.prompt_tokens[place] = len(output.prompt_token_ids)
+        self.cached_tokens[place] = output.num_cached_tokens
+        if not hidden:
+            self.completion_tokens += sum(len(one.token_ids) for one in output.outputs)
+
+    def body(self, options: ServerOptions) -> dict[str, Any]:
+        prompt = sum(self.prompt_tokens.values())
+        details = None
+        if options.enable_prompt_tokens_details:
+            details = {"cached_tokens": sum(self.cached_tokens.values())}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": prompt + self.completion_tokens,
+            "prompt_tokens_details": details,
+        }
+
+
+def usage_wanted(request: GenerationRequest, options: ServerOptions) -> tuple[bool, bool]:
+    """Whether a stream ends with usage, and whether every chunk bears it."""
+    if options.enable_force_include_usage:
+        return True, True
+    wanted = request.stream_options
+    if wanted is None:
+        return False, False
+    return wanted.include_usage, wanted.include_usage and wanted.continuous_usage_stats
+
+
+def json_response(body: Any) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def stream_response(chunks: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
+    """Server-sent events. An error on the way becomes one event with the error object."""
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for chunk in chunks:
+                yield b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+        except Exception as error:
+            yield b"data: " + msgspec.json.encode(error_body(as_api_error(error))) + b"\n\n"
+        finally:
+            await chunks.aclose()  # type: ignore[attr-defined]
+        yield DONE
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+def shown_token(token: int, entry: Logprob, as_id: bool) -> str:
+    if as_id or entry.decoded_token is None:
+        return f"token_id:{token}"
+    return entry.decoded_token
+
+
+def shown_logprob(entry: Logprob) -> float:
+    return max(entry.logprob, LOWEST)
+
+
+def prompt_logprobs_body(rows: list[LogprobDict | None] | None) -> list[dict[str, Any] | None] | None:
+    """vLLM's form: for each prompt token a mapping from token ids; none for the first."""
+    if rows is None:
+        return None
+    return [
+        None
+        if row is None
+        else {
+            str(token): {
+                "logprob": shown_logprob(entry),
+                "rank": entry.rank,
+                "decoded_token": entry.decoded_token,
+            }
+            for token, entry in row.items()
+        }
+        for row in rows
+    ]
