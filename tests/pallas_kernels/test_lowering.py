@@ -1,0 +1,48 @@
+"""Steps with kernels lower for CUDA on a machine without a GPU, as an export does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vjax.pallas_kernels import dispatch
+
+# In a process of its own: Triton's interpreter, which other tests turn on, excludes its compiler.
+PROGRAM = """
+from types import SimpleNamespace as Namespace
+import jax, jax.numpy as jnp
+from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels.paged_attention import paged_attention
+
+def array(*shape, dtype=jnp.int32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+rows, heads, groups, dim, width, pages = 8, 2, 4, 128, 16, 100
+allowed = [jax.export.DisabledSafetyCheck.custom_call("triton_kernel_call_ffi")]
+for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
+    for dtype in (jnp.bfloat16, jnp.float32):
+        def attend(q, k, v, table, length, start, position):
+            pool = Namespace(k=k, v=v, pages=pages, page_size=16)
+            step = Namespace(page_table=table, kv_len=length, query_start=start, decode=decode)
+            spec = Namespace(scale=0.1, window=40, softcap=None, pool_layer=1)
+            return paged_attention(q, pool, step, position, spec)
+
+        pool = array(2 * pages, 16, heads, dim, dtype=dtype)
+        args = (array(tokens, heads, groups, dim, dtype=dtype), pool, pool, array(rows, width), array(rows),
+                array(rows + 1), array(tokens))
+        with dispatch.lowering_for("cuda"):
+            text = jax.export.export(jax.jit(attend), platforms=["cuda"], disabled_checks=allowed)(*args).mlir_module()
+        assert dispatch.chosen() == {"paged_attention": "triton"}, dispatch.chosen()
+        assert text.count("@triton_kernel_call_ffi") == kernels, text.count("@triton_kernel_call_ffi")
+"""
+
+
+def test_kernels_lower_without_a_gpu() -> None:
+    if dispatch._missing():
+        pytest.skip(dispatch._missing())
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
