@@ -36,5 +36,5 @@ def read_hf_config(directory: Path | str) -> dict[str, Any]:
 def _special_float(item: dict[str, Any]) -> Any:
     """`{"__float__": "Infinity"}` is how Hugging Face writes what JSON has no number for."""
     if item.keys() == {"__float__"}:
-        return float(item["__float__"])
+        return float(str(item["__float__"]))
     return item
