@@ -5,10 +5,10 @@ leaves a partial softmax; a second kernel joins a row's chunks. The chunk length
 so that one long row fills the GPU and 256 short ones are not cut up. Importing this file imports Triton.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def _attend(
     q, k_pool, v_pool, table, units, first_page, values, peak_out, total_out,
     KV_HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr, TABLE_WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Grid (K, U): neighbours read the same tokens' other heads, which lie side by side in memory."""
     head = tl.program_id(0)
     unit = tl.program_id(1)
@@ -138,7 +138,7 @@ def _attend(
 def _join(
     values, peak_in, total_in, first_unit, out,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Grid (K * G, S): one head of one row. An attention sink would join here as one more peak and total."""
     head = tl.program_id(0)
     row = tl.program_id(1)

@@ -1,5 +1,6 @@
 """What the paged attention kernels share. Importing this file imports Triton."""
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -41,14 +42,14 @@ def _capability() -> int | None:
 @triton.jit
 def page_offsets(
     pages, first_page, key, seen, head, PAGE: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Where keys at positions `key` of a row with page ids at `pages` begin in a pool: 64-bit, a pool can be large."""
     page = tl.load(pages + key // PAGE, mask=seen, other=0) + first_page
     return (page.to(tl.int64) * (PAGE * KV_HEADS) + (key % PAGE) * KV_HEADS + head) * DIM
 
 
 @triton.jit
-def capped(scores, SCALE: tl.constexpr, SOFTCAP: tl.constexpr) -> Any:
+def capped(scores, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
     """Scaled, soft-capped scores in powers of two."""
     if SOFTCAP == 0.0:
         scores = scores * (SCALE * LOG2_E)

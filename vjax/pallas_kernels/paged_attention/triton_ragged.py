@@ -5,10 +5,10 @@ is read once for the whole group and rows of few tokens fill a tile better. Toke
 keys, whose output is zero.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ def _attend(
     KV_HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, TABLE_WIDTH: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Grid (K, N): neighbours read the same tokens' other heads, which lie side by side in memory."""
     head = tl.program_id(0)
     at = tiles + tl.program_id(1) * 3
@@ -130,7 +130,7 @@ def _blocks(
     queries, k_pool, v_pool, pages, first_page, head, position, begin, stop, end, acc, total, peak, MASKS: tl.constexpr,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """The running softmax over keys `begin .. stop`, of which those from `end` on must not be read."""
     d = tl.arange(0, BLOCK_D)
     for start in tl.range(begin, stop, BLOCK):
