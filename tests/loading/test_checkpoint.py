@@ -162,7 +162,7 @@ def test_left_over_tensors(tmp_path: Path) -> None:
 
 def test_a_wrong_shape_names_file_and_both_shapes(tmp_path: Path) -> None:
     stored = {**tensors(), "o.weight": np.zeros((E, 5), np.float32)}
-    message = r"model\.safetensors: 1 tensor of the wrong shape: 'o\.weight' is \[8, 5\], the configuration asks for \[8, 24\]"
+    message = r"model\.safetensors: 1 tensor of the wrong shape: 'o\.weight' is \[8, 5\], .* asks for \[8, 24\]"
     with pytest.raises(CheckpointError, match=message):
         load_params(spec(), reader(tmp_path, stored))
     transposed = {**tensors(), "o.weight": np.zeros((K * G * D, E), np.float32)}  # the same size is not enough

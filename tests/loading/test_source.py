@@ -177,10 +177,15 @@ print(base * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, si
 def test_loading_peaks_at_the_model_and_one_tensor(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
-    hf = dict(
-        architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=2048, hidden_size=1024,
-        intermediate_size=4096, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=8, rms_norm_eps=1e-5, tie_word_embeddings=True,
-    )  # fmt: skip
+    hf = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 2048,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "tie_word_embeddings": True,
+    }
     model = vjax.Model.from_hf(hf)
     tensors = {
         source.name: np.zeros(source.stored, np.float32)
