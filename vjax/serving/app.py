@@ -12,7 +12,7 @@ from vjax.serving import chat, completions, models, tokenization
 from vjax.serving.errors import install
 from vjax.serving.middleware import Auth, BodyLimit, Gate, RequestIds
 from vjax.serving.options import ServerOptions
-from vjax.serving.service import ClientGone, Service
+from vjax.serving.service import ClientGoneError, Service
 from vjax.version import __version__
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def build_app(llm: AsyncLLM, options: ServerOptions | None = None, *, ready: boo
     for router in (models.router, completions.router, chat.router, tokenization.router):
         app.include_router(router)
     install(app)
-    app.add_exception_handler(ClientGone, _nobody)
+    app.add_exception_handler(ClientGoneError, _nobody)
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, limit=options.max_request_body_bytes)
     app.add_middleware(Gate, service=service)
-    app.add_middleware(Auth, keys=options.api_key or [])
+    app.add_middleware(Auth, keys=options.api_keys())
     if options.enable_request_id_headers:
         app.add_middleware(RequestIds)
     if options.allowed_origins:

@@ -14,18 +14,11 @@ from fastapi.responses import Response
 
 from vjax.errors import RequestError
 from vjax.frontend.inputs import PreparedRequest
-from vjax.outputs import CompletionOutput, Logprob, LogprobDict
+from vjax.outputs import CompletionOutput
 from vjax.serving.dependencies import get_service, read_json
+from vjax.serving.logprobs import chat_logprobs, prompt_logprobs
 from vjax.serving.protocol import ChatRequest
-from vjax.serving.responses import (
-    Usage,
-    json_response,
-    prompt_logprobs_body,
-    shown_logprob,
-    shown_token,
-    stream_response,
-    usage_wanted,
-)
+from vjax.serving.responses import Usage, json_response, stream_response, usage_wanted
 from vjax.serving.service import Service
 
 router = APIRouter(dependencies=[read_json])
@@ -62,7 +55,7 @@ async def render(service: Service, body: Any) -> str:
     return await asyncio.to_thread(
         service.tokenizer.render_chat,
         messages,
-        tools=body.tools,
+        tools=None if getattr(body, "tool_choice", None) == "none" else body.tools,
         documents=getattr(body, "documents", None),
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final_message=body.continue_final_message,
@@ -94,7 +87,7 @@ def _text(content: Any, where: str) -> str | None:
         kind = part.get("type", "text") if isinstance(part, dict) else "text"
         text = part if isinstance(part, str) else part.get(kind) if isinstance(part, dict) else None
         if kind in ("input_text", "output_text"):
-            text = part["text"] if "text" in part else None
+            text = part.get("text")
         elif kind not in ("text", "refusal", "thinking"):
             raise RequestError(f"{where} holds a part of type {kind!r}; this model reads text only.", where)
         if not isinstance(text, str):
@@ -131,14 +124,17 @@ class _Chat:
 
     async def prepare(self, prompt: str) -> PreparedRequest:
         body = self.body
-        changes: dict[str, Any] = {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
         wanted = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-        if wanted is not None:
-            changes["max_tokens"] = wanted
-        params = body.sampling(self.service.default_params(None), **changes)
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        params = body.sampling(self.service.defaults, max_tokens=wanted, logprobs=logprobs)
         return await self.service.prepare(
-            prompt, params, self.id, body, add_special_tokens=body.add_special_tokens
-        )  # fmt: skip
+            prompt,
+            params,
+            self.id,
+            body,
+            default_max_tokens=self.service.max_new_tokens,
+            add_special_tokens=body.add_special_tokens,
+        )
 
     async def answer(self, request: Request, prepared: PreparedRequest) -> dict[str, Any]:
         (output,) = await self.service.collect(request, [prepared])
@@ -146,14 +142,19 @@ class _Chat:
         usage.add(0, output)
         choices = []
         for one in output.outputs:
-            message = {"role": self.role, "content": self.echo + one.text, "refusal": None, "tool_calls": []}
+            message: dict[str, Any] = {
+                "role": self.role,
+                "content": self.echo + one.text,
+                "refusal": None,
+                "tool_calls": [],
+            }
             choices.append(self._choice(one, "message", message))
         return {
             **self._head("chat.completion"),
             "choices": choices,
             "usage": usage.body(self.service.options),
-            "prompt_logprobs": prompt_logprobs_body(output.prompt_logprobs),
-            "prompt_token_ids": output.prompt_token_ids if self.body.return_token_ids else None,
+            "prompt_logprobs": prompt_logprobs(output.prompt_logprobs),
+            **self._prompt_ids(prepared),
         }
 
     async def chunks(self, prepared: PreparedRequest) -> AsyncGenerator[dict[str, Any], None]:
@@ -171,24 +172,20 @@ class _Chat:
                 if not started:
                     started = True
                     for index in range(prepared.params.n):
-                        delta = {"role": self.role, "content": self.echo}
-                        first: dict[str, Any] = {
-                            "index": index,
-                            "delta": delta,
-                            "logprobs": None,
-                            "finish_reason": None,
-                        }
-                        if self.body.return_token_ids:
-                            head_ids = {"prompt_token_ids": output.prompt_token_ids} if index == 0 else {}
-                            yield {**chunk([first]), **head_ids}
-                        else:
-                            yield chunk([first])
+                        yield {**chunk([self._first(index)]), **self._prompt_ids(prepared)}
                 usage.add(0, output)
                 for one in output.outputs:
                     if one.text or one.finish_reason or one.logprobs or (self.body.return_token_ids and one.token_ids):
                         yield chunk([self._choice(one, "delta", {"content": one.text})])
         if final_usage:
             yield chunk([], with_usage=True)
+
+    def _first(self, index: int) -> dict[str, Any]:
+        delta = {"role": self.role, "content": self.echo}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _prompt_ids(self, prepared: PreparedRequest) -> dict[str, Any]:
+        return {"prompt_token_ids": prepared.prompt_token_ids} if self.body.return_token_ids else {}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -206,23 +203,6 @@ class _Chat:
         return choice
 
     def _logprobs(self, one: CompletionOutput) -> dict[str, Any] | None:
-        if one.logprobs is None or not self.body.logprobs:
+        if one.logprobs is None:
             return None
-        return {"content": [self._position(row) for row in one.logprobs]}
-
-    def _position(self, row: LogprobDict) -> dict[str, Any]:
-        (token, entry), *_ = row.items()
-        top = self.body.top_logprobs or 0
-        ranked = sorted(row.items(), key=lambda item: -item[1].logprob)
-        return {
-            **self._entry(token, entry),
-            "top_logprobs": [self._entry(*item) for item in (ranked if top == -1 else ranked[:top])],
-        }
-
-    def _entry(self, token: int, entry: Logprob) -> dict[str, Any]:
-        data = self.service.tokenizer.token_bytes(token)
-        return {
-            "token": shown_token(token, entry, self.as_ids),
-            "logprob": shown_logprob(entry),
-            "bytes": list(data),
-        }
+        return chat_logprobs(one.logprobs, self.body.top_logprobs or 0, self.service.tokenizer, self.as_ids)

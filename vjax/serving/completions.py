@@ -14,16 +14,9 @@ from vjax.errors import RequestError
 from vjax.frontend.inputs import PreparedRequest
 from vjax.outputs import CompletionOutput, LogprobDict, RequestOutput
 from vjax.serving.dependencies import get_service, read_json
+from vjax.serving.logprobs import completion_logprobs, prompt_logprobs
 from vjax.serving.protocol import CompletionRequest
-from vjax.serving.responses import (
-    Usage,
-    json_response,
-    prompt_logprobs_body,
-    shown_logprob,
-    shown_token,
-    stream_response,
-    usage_wanted,
-)
+from vjax.serving.responses import Usage, json_response, stream_response, usage_wanted
 from vjax.serving.service import Service
 
 router = APIRouter(dependencies=[read_json])
@@ -69,15 +62,18 @@ class _Completion:
 
     async def prepare(self) -> list[PreparedRequest]:
         body = self.body
-        changes: dict[str, Any] = {"logprobs": body.logprobs}
-        if body.max_tokens is not None:
-            changes["max_tokens"] = 1 if self.hidden else body.max_tokens
+        changes: dict[str, Any] = {"logprobs": body.logprobs, "max_tokens": 1 if self.hidden else body.max_tokens}
         if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
             changes["prompt_logprobs"] = body.logprobs
-        params = body.sampling(self.service.default_params(DEFAULT_MAX_TOKENS), **changes)
+        params = body.sampling(self.service.defaults, **changes)
         return [
             await self.service.prepare(
-                prompt, params, f"{self.id}-{place}", body, add_special_tokens=body.add_special_tokens
+                prompt,
+                params,
+                f"{self.id}-{place}",
+                body,
+                default_max_tokens=DEFAULT_MAX_TOKENS,
+                add_special_tokens=body.add_special_tokens,
             )
             for place, prompt in enumerate(split_prompts(body.prompt))
         ]
@@ -89,7 +85,7 @@ class _Completion:
             usage.add(place, output, self.hidden)
             for one in output.outputs:
                 choice = self._choice(place, output, one, first=True, offset=0)
-                choice["prompt_logprobs"] = prompt_logprobs_body(output.prompt_logprobs)
+                choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
                 choices.append(choice)
         return {**self._head(), "choices": choices, "usage": usage.body(self.service.options)}
 
@@ -147,26 +143,12 @@ class _Completion:
     def _logprobs(self, output: RequestOutput, one: CompletionOutput, echo: bool, offset: int) -> dict[str, Any] | None:
         if self.body.logprobs is None:
             return None
-        rows: list[tuple[int, LogprobDict | None]] = []
+        tokens: list[int] = []
+        rows: list[LogprobDict | None] = []
         if echo and output.prompt_logprobs is not None:
-            rows += zip(output.prompt_token_ids, output.prompt_logprobs, strict=False)
+            tokens, rows = list(output.prompt_token_ids), list(output.prompt_logprobs)
+        elif echo:
+            offset += len(self._prompt_text(output))
         if not self.hidden:
-            rows += zip(one.token_ids, one.logprobs or [], strict=False)
-        return self._columns(rows, offset)
-
-    def _columns(self, rows: list[tuple[int, LogprobDict | None]], offset: int) -> dict[str, Any]:
-        """OpenAI's four parallel lists. `offset` is where the first token's text starts."""
-        columns: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
-        for token, row in rows:
-            entry = None if row is None else row[token]
-            if row is None or entry is None:
-                text = f"token_id:{token}" if self.as_ids else self.service.tokenizer.decode([token], False)
-            else:
-                text = shown_token(token, entry, self.as_ids)
-            columns["text_offset"].append(offset)
-            columns["tokens"].append(text)
-            columns["token_logprobs"].append(None if entry is None else shown_logprob(entry))
-            top = row and {shown_token(id, one, self.as_ids): shown_logprob(one) for id, one in row.items()}
-            columns["top_logprobs"].append(top)
-            offset += len(text)
-        return columns
+            tokens, rows = tokens + one.token_ids, rows + list(one.logprobs or [])
+        return completion_logprobs(tokens, rows, offset, self.service.llm.tokenizer, self.as_ids)

@@ -14,9 +14,13 @@ from vjax.frontend.inputs import PreparedRequest
 from vjax.outputs import RequestOutput
 
 LABELS = ["model_name", "engine"]
-FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)  # fmt: skip
-NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
-LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
+# fmt: off
+FIRST_TOKEN = (
+    .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)
+NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+# fmt: on
 N = (1, 2, 5, 10, 20)
 REASONS = ("stop", "length", "abort", "error")
 
@@ -63,6 +67,7 @@ class Metrics:
         )
         for reason in REASONS:  # so that rates start at zero
             self._success.labels(*self._labels, reason)
+        self.http = Counter("http_requests", "HTTP requests.", ["method", "status", "handler"], registry=self.registry)
         self._n = self._histogram("vllm:request_params_n", "n of a request.", N)
         self._sizes: dict[str, Histogram] = {}
 

@@ -20,6 +20,7 @@ from vjax.serving.service import Service
 
 PROTECTED = ("/v1",)
 ALWAYS_OPEN = {"/version", "/metrics"}
+UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
 GENERATING = {"/v1/completions", "/v1/chat/completions"}
 
 
@@ -59,7 +60,7 @@ class Auth:
 
 
 class Gate:
-    """Counts the requests being answered, and turns them away while the model loads."""
+    """Counts requests, and turns them away while the model loads."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -72,12 +73,23 @@ class Gate:
         if not self.service.ready and path not in ALWAYS_OPEN:
             await error_response(ApiError(503, "the model is still loading."))(scope, receive, send)
             return
-        counted = path in GENERATING
+        counted, status = path in GENERATING, 500
+
+        async def seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         self.service.load += counted
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, seen)
         finally:
             self.service.load -= counted
+            if path not in UNCOUNTED:
+                # The route, not the path: a scanner must not make a label of every address that it tries.
+                handler = getattr(scope.get("route"), "path", "none")
+                self.service.metrics.http.labels(scope["method"], f"{status // 100}xx", handler).inc()
 
 
 class BodyLimit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ class ServerOptions:
     port: int = option(8000, "port to listen on")
     uds: str | None = option(None, "Unix domain socket to listen on instead")
     served_model_name: list[str] | None = option(None, "names that clients may use; the first is reported")
-    api_key: list[str] | None = option(None, "keys that clients must send as bearer tokens to /v1")
+    api_key: list[str] | None = option(None, "keys that clients must send to /v1; or one in $VJAX_API_KEY")
     chat_template: str | None = option(None, "file with a jinja chat template, instead of the model's own")
     response_role: str = option("assistant", "role of answers")
     generation_config: Literal["auto", "vllm"] = option(
@@ -53,6 +54,11 @@ class ServerOptions:
         for flag, path in (("--ssl-keyfile", self.ssl_keyfile), ("--ssl-certfile", self.ssl_certfile)):
             if path is not None and not Path(path).is_file():
                 raise ModelError(f"{flag}: {path} is not a file.")
+
+    def api_keys(self) -> list[str]:
+        """A command line can be seen by every process of the machine; the environment is for keys that must not."""
+        own = os.environ.get("VJAX_API_KEY")
+        return self.api_key or ([own] if own else [])
 
     def read_chat_template(self) -> str | None:
         """The text of `--chat-template`: a file, or the template itself. Raises `ModelError` naming the file."""

@@ -1,23 +1,19 @@
-"""Parts that chat and completion answers share: usage, server-sent events, logprobs as JSON."""
+"""Parts that chat and completion answers share: usage and server-sent events."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from fastapi.responses import Response, StreamingResponse
 
-from vjax.outputs import Logprob, LogprobDict, RequestOutput
+from vjax.outputs import RequestOutput
 from vjax.serving.errors import as_api_error, error_body
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
 
-log = logging.getLogger(__name__)
-
-LOWEST = -9999.0  # JSON has no -inf
 DONE = b"data: [DONE]\n\n"
 
 
@@ -63,7 +59,7 @@ def json_response(body: Any) -> Response:
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
-def stream_response(chunks: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
+def stream_response(chunks: AsyncGenerator[dict[str, Any], None]) -> StreamingResponse:
     """Server-sent events. An error on the way becomes one event with the error object."""
 
     async def events() -> AsyncIterator[bytes]:
@@ -73,36 +69,7 @@ def stream_response(chunks: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
         except Exception as error:
             yield b"data: " + msgspec.json.encode(error_body(as_api_error(error))) + b"\n\n"
         finally:
-            await chunks.aclose()  # type: ignore[attr-defined]
+            await chunks.aclose()
         yield DONE
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-
-
-def shown_token(token: int, entry: Logprob, as_id: bool) -> str:
-    if as_id or entry.decoded_token is None:
-        return f"token_id:{token}"
-    return entry.decoded_token
-
-
-def shown_logprob(entry: Logprob) -> float:
-    return max(entry.logprob, LOWEST)
-
-
-def prompt_logprobs_body(rows: list[LogprobDict | None] | None) -> list[dict[str, Any] | None] | None:
-    """vLLM's form: for each prompt token a mapping from token ids; none for the first."""
-    if rows is None:
-        return None
-    return [
-        None
-        if row is None
-        else {
-            str(token): {
-                "logprob": shown_logprob(entry),
-                "rank": entry.rank,
-                "decoded_token": entry.decoded_token,
-            }
-            for token, entry in row.items()
-        }
-        for row in rows
-    ]

@@ -31,7 +31,7 @@ MAX_ID_CHARS = 128
 T = TypeVar("T")
 
 
-class ClientGone(VjaxError):
+class ClientGoneError(VjaxError):
     """The client closed its connection; whatever is answered, nobody reads it."""
 
 
@@ -76,10 +76,6 @@ class Service:
             )
         return name
 
-    def default_params(self, max_tokens: int | None) -> SamplingParams:
-        """The server's defaults; `max_tokens` is for models that state none."""
-        return self.defaults.clone(max_tokens=max_tokens if self.max_new_tokens is None else self.max_new_tokens)
-
     def response_id(self, prefix: str, request: Request, given: str | None) -> str:
         name = request.headers.get("x-request-id") or given or uuid.uuid4().hex
         return f"{prefix}-{name[:MAX_ID_CHARS]}"
@@ -91,10 +87,14 @@ class Service:
         id: str,
         body: GenerationRequest,
         *,
+        default_max_tokens: int | None,
         add_special_tokens: bool = True,
     ) -> PreparedRequest:
-        """A validated request. Clients may repeat ids, the engine may not: it gets one of its own."""
-        return await self.llm.prepare(
+        """A validated request. `default_max_tokens` holds for one that names no limit, where the context has the room.
+
+        Clients may repeat ids, the engine may not: it gets one of its own.
+        """
+        prepared = await self.llm.prepare(
             prompt,
             params,
             f"{id}-{uuid.uuid4().hex[:8]}",
@@ -102,6 +102,12 @@ class Service:
             cache_salt=body.cache_salt,
             add_special_tokens=add_special_tokens,
         )
+        if params.max_tokens is None and default_max_tokens is not None:
+            most = min(default_max_tokens, prepared.params.max_tokens or default_max_tokens)
+            prepared.params = prepared.params.clone(max_tokens=most)
+            for child in prepared.children:
+                child.params = child.params.clone(max_tokens=most)
+        return prepared
 
     async def run(self, prepared: PreparedRequest) -> AsyncGenerator[RequestOutput, None]:
         """A request's outputs. Closing the generator, or cancelling it, aborts the request."""
@@ -148,7 +154,7 @@ class Service:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def collect(self, request: Request, batch: Sequence[PreparedRequest]) -> list[RequestOutput]:
-        """The final output of each request. Aborts them and raises `ClientGone` when the client leaves first."""
+        """The final output of each request. Aborts them and raises `ClientGoneError` when the client leaves first."""
 
         async def last() -> list[RequestOutput]:
             outputs: dict[int, RequestOutput] = {}
@@ -170,7 +176,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGone("the client closed the connection.")
+            raise ClientGoneError("the client closed the connection.")
         return task.result()
     finally:
         for one in (task, gone):
