@@ -247,8 +247,8 @@ def tune() -> Iterable[dict[str, Any]]:
         for queries, block, warps, stages in (
             (128, 128, 8, 3), (128, 128, 8, 5), (128, 64, 8, 5), (64, 64, 4, 5), (64, 32, 4, 7), (128, 32, 4, 5),
         ):  # fmt: skip
-            config = triton_ragged.Config(queries, block, warps, stages)
-            yield measure(case, ours(case, config=config), f"{queries=} {block=} {warps=} {stages=}")
+            tiles = triton_ragged.Config(queries, block, warps, stages)
+            yield measure(case, ours(case, config=tiles), f"{queries=} {block=} {warps=} {stages=}")
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ def decode_attention(
     q `[S, K, G, D]` -> `[S, K, G, D]`; rows with `kv_len` 0 give zeros.
     """
     rows, kv_heads, groups, dim = q.shape
-    config = config or config_for(dim, k_pool.dtype)
+    config = config or config_for(dim, jnp.promote_types(q.dtype, k_pool.dtype))
     units, first_unit = plan_units(kv_len, page_table.shape[1] * k_pool.shape[1], kv_heads, window, config)
     heads = dict(KV_HEADS=kv_heads, GROUPS=groups, DIM=dim, BLOCK_D=triton.next_power_of_2(dim))
     partial = (units.shape[0], kv_heads, groups)
