@@ -32,6 +32,7 @@ from vjax.errors import ModelError
 from vjax.loading.load import load_model
 from vjax.models.model import Model
 from vjax.models.spec import Tree
+from vjax.pallas_kernels import dispatch
 from vjax.parallel.mesh import make_mesh
 from vjax.version import __version__
 
@@ -73,6 +74,8 @@ def export(
     if out.exists() and any(out.iterdir()):
         raise ModelError(f"{out} exists and is not empty; choose another --out.")
     prepare(config)
+    # Portable implementations only: a kernel of our own would tie the artifact to a library or a GPU's generation.
+    dispatch.choose({"paged_attention": "reference"})
     model, params = load_model(config, make_mesh(1), packed=False)
     if max_len > model.config.max_position:
         raise ModelError(f"--max-len {max_len} is more than the model's own {model.config.max_position}.")

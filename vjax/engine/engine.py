@@ -21,6 +21,7 @@ from vjax.engine.scheduler import Scheduler
 from vjax.loading.load import load_model
 from vjax.models.model import Model
 from vjax.models.spec import Tree
+from vjax.pallas_kernels import dispatch
 from vjax.parallel.mesh import make_mesh
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Engine:
         platform.prepare(config)
         clock = _Clock(config.use_tqdm_on_load)
         mesh = make_mesh(config.tensor_parallel_size)
+        dispatch.choose(config.kernels, devices=mesh.size)
         clock.lap("devices")
         if model is None or params is None:
             model, params = load_model(config, mesh)

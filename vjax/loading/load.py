@@ -39,15 +39,15 @@ def load(
     hf_overrides: dict[str, Any] | None = None,
     use_tqdm_on_load: bool = True,
     seed: int = 0,
-    packed: bool | None = None,
+    packed: bool | None = False,
 ) -> tuple[Model, Tree]:
     """A model and its parameters, on the device.
 
     `path`: a Hugging Face folder (safetensors), a `.gguf` file (or any of its shards), a folder that `vjax convert`
     wrote, or a registered name such as `smollm2-demo`. `dtype`: a name or dtype object; by default float32 on CPU and
     the checkpoint's own elsewhere. Tensors are read one at a time, straight to where they stay. `packed`: GGUF weights
-    stay in their blocks, at a fraction of the memory; by default where that computes (float32 on one CPU device, with
-    the native library); False makes them dense.
+    stay in their blocks, at a fraction of the memory, as an engine loads them (float32 on one CPU device, with the
+    native library); None: where that works. Dense parameters, the default, can all be differentiated.
 
     Raises `CheckpointError` for files that are missing, broken or do not fit their config, `ModelError` for an
     architecture or option that is not supported.
