@@ -1,67 +1,133 @@
-"""A server over an engine without a model: a real tokenizer, a real engine process, tokens from a formula.
+"""A real server over an engine without a model. `python -m tests.serving.fakes [flags]` is `vjax serve` with it.
 
-Run as a program it is `vjax serve` with that engine: `python -m tests.serving.fakes [flags]`.
+It says the prompt again, each letter one further; the chat template ends prompts with `>`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import socket
+import subprocess
 import sys
-from functools import cache
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.frontend.fakes import FakeEngine
-from tests.tokenizing.vocabularies import CHATML, byte_level
+from tests.frontend.fakes import EOS, FakeEngine, byte_tokenizer
 from vjax.cli_args import add_flags, from_flags
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits
+from vjax.engine.messages import EngineLimits, EngineStats
 from vjax.errors import VjaxError
 from vjax.frontend.async_llm import AsyncLLM
 from vjax.frontend.files import FrontendFiles
 from vjax.serving.options import ServerOptions
 from vjax.serving.server import serve
-from vjax.tokenizing.tokenizer import Tokenizer
 
-ENGINE = "tests.serving.fakes:ServingEngine"
 MODEL = "fake"
 CONTEXT = 200
-
-
-@cache
-def tokenizer() -> Tokenizer:
-    backend = byte_level()
-    tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
-    return Tokenizer(backend, (), tokens, {"default": CHATML})
+START_TIMEOUT = 60.0
 
 
 class ServingEngine(FakeEngine):
-    """Says the prompt again, each token's id one higher. Prompts with `!raise`, `!exit`, `!fail` misbehave, as in FakeEngine."""
-
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        own = tokenizer()
+        time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", 0)))
         self.limits = EngineLimits(
-            max_model_len=CONTEXT, vocab_size=own.vocab_size, max_logprobs=5, max_num_seqs=8, num_pages=99,
-            block_size=16, eos_token_ids=list(own.eos_token_ids),
+            max_model_len=CONTEXT, vocab_size=EOS + 1, max_logprobs=5, max_num_seqs=8, num_pages=99,
+            block_size=16, eos_token_ids=[EOS],
         )  # fmt: skip
 
-    def _one(self, request: Any, done: int) -> Any:
-        prompt = tokenizer().decode(request.prompt_token_ids)
-        for word in ("!raise", "!exit", "!fail"):  # the parent knows them as bytes
-            if word in prompt:
-                request.prompt_token_ids = list(word.encode())
-        return super()._one(request, done)
+    def stats(self) -> EngineStats:
+        aborted = len(self.aborted)  # shown as preemptions, of which this engine has none
+        return EngineStats(running=len(self.running), generation_tokens=self.tokens, preemptions=aborted)
 
 
 def fake_llm(**generation_config: Any) -> AsyncLLM:
-    return AsyncLLM(EngineConfig(model=MODEL), engine=ENGINE, files=FrontendFiles(tokenizer(), generation_config))
+    files = FrontendFiles(byte_tokenizer(), generation_config)
+    return AsyncLLM(EngineConfig(model=MODEL), engine="tests.serving.fakes:ServingEngine", files=files)
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process, self.port = process, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.http.post(path, json=body)
+
+    def chat(self, text: str, **body: Any) -> httpx.Response:
+        return self.post("/v1/chat/completions", messages=[{"role": "user", "content": text}], **body)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum over the samples of that name whose labels fit."""
+        total = 0.0
+        for line in self.http.get("/metrics").text.splitlines():
+            sample, _, value = line.rpartition(" ")
+            if sample.partition("{")[0] == name and all(f'{key}="{text}"' in sample for key, text in labels.items()):
+                total += float(value)
+        return total
+
+    def wait_for(self, name: str, value: float, **labels: str) -> None:
+        deadline = time.monotonic() + 10
+        while self.metric(name, **labels) != value:
+            assert time.monotonic() < deadline, f"{name} is {self.metric(name, **labels)}, not {value}"
+            time.sleep(0.05)
+
+    def end(self, timeout: float = 30) -> tuple[int, str]:
+        """Exit code and stderr, once it ends by itself."""
+        _, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, err
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running(*flags: str, port: int | None = None, wait: bool = True, **environment: str) -> Iterator[Running]:
+    """A server with these flags, up when the block starts, and gone after it."""
+    port = port or free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.serving.fakes", "--port", str(port), *flags],
+        stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], env={**os.environ, **environment},
+    )  # fmt: skip
+    server = Running(process, port)
+    try:
+        if wait:
+            wait_until_healthy(server)
+        yield server
+    finally:
+        server.http.close()
+        process.kill()
+        process.communicate()
+
+
+def wait_until_healthy(server: Running) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        assert server.process.poll() is None, server.process.communicate()[1]
+        with contextlib.suppress(httpx.TransportError):
+            if server.http.get("/health").status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the server did not start")
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     """The chunks of a stream, which must end in `[DONE]`."""
+    assert response.status_code == 200, response.text
     lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
@@ -70,8 +136,9 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     add_flags(parser, ServerOptions, "server")
+    llm = fake_llm(**json.loads(os.environ.get("FAKE_GENERATION_CONFIG", "{}")))
     try:
-        return serve(EngineConfig(model=MODEL), from_flags(ServerOptions, parser.parse_args()), fake_llm())
+        return serve(EngineConfig(model=MODEL), from_flags(ServerOptions, parser.parse_args()), llm)
     except VjaxError as error:
         print(f"vjax: error: {error}", file=sys.stderr)
         return 1
