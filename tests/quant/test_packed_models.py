@@ -33,8 +33,8 @@ def is_packed(leaf: object) -> bool:
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2-untied", "qwen3-untied", "gemma3"])
 def test_logits_equal_the_dense_load(name: str, quantise: str, folder: Path) -> None:
     path = gguf_checkpoint(name, folder, quantise)
-    model, params = vjax.load(path, use_tqdm_on_load=False)
-    same, dense = vjax.load(path, packed=False, use_tqdm_on_load=False)
+    model, params = vjax.load(path, packed=True, use_tqdm_on_load=False)
+    same, dense = vjax.load(path, use_tqdm_on_load=False)
     assert model == same
     found, leaves = jax.tree.leaves(params, is_leaf=is_packed), jax.tree.leaves(dense)
     assert sum(map(is_packed, found)) >= 4 * model.config.num_layers
@@ -51,5 +51,5 @@ def test_packed_cannot_be_had_in_other_dtypes(folder: Path) -> None:
     path = gguf_checkpoint("llama-gqa", folder, "Q4_1")
     with pytest.raises(ModelError, match="packed=True needs float32"):
         vjax.load(path, "bfloat16", packed=True, use_tqdm_on_load=False)
-    _, params = vjax.load(path, "bfloat16", use_tqdm_on_load=False)
+    _, params = vjax.load(path, "bfloat16", packed=None, use_tqdm_on_load=False)
     assert not any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed)))

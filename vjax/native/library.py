@@ -1,7 +1,7 @@
 """The native library: compiled on first use, for this machine, and kept in vjax's cache folder.
 
 Building lazily keeps `pip install` free of compilers and of a second JAX in an isolated build, and lets the compiler
-aim at the very CPU that runs the code. The file's name carries a hash of everything it depends on: the source, JAX's
+aim at the very CPU that runs the code. The file's name carries a hash of everything it depends on: the sources, JAX's
 FFI headers (by version) and what the compiler says about the machine. Without a C++ compiler there is no library, and
 GGUF weights are used as dense float32.
 """
@@ -26,8 +26,9 @@ from vjax.paths import cache_dir
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("ggml_blocks.cc")
-TARGETS = ("vjax_ggml_matmul", "vjax_ggml_dequantize")
+HERE = Path(__file__).parent
+SOURCES = sorted(HERE.glob("*.cc"))
+TARGETS = ("vjax_ggml_matmul", "vjax_ggml_dequantize", "vjax_paged_decode")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread")
 TIMEOUT = 300  # seconds for one compiler run
 _lock = threading.Lock()
@@ -49,7 +50,7 @@ def _register() -> bool:
         library = ctypes.CDLL(str(build(cache_dir("native"))))
         targets = {name: getattr(library, name) for name in TARGETS}
     except (BuildError, OSError, AttributeError) as error:
-        log.warning("GGUF weights are used as float32, which is slower and larger: %s", error)
+        log.warning("no native library, so GGUF weights take more memory and time on CPU: %s", error)
         return False
     for name, target in targets.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(target), platform="cpu")
@@ -63,7 +64,7 @@ def build(folder: Path, flags: tuple[str, ...] = ()) -> Path:
     """
     compiler = find_compiler()
     flags = (*FLAGS, *machine_flags(compiler), *flags)
-    path = folder / f"ggml_blocks-{_key(compiler, flags)}.so"
+    path = folder / f"vjax-{_key(compiler, flags)}.so"
     if path.is_file():
         return path
     try:
@@ -71,8 +72,8 @@ def build(folder: Path, flags: tuple[str, ...] = ()) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch, path.name)
             include = ("-isystem", jax.ffi.include_dir())
-            log.info("compiling %s for this machine", SOURCE.name)
-            _run([compiler, *flags, *include, str(SOURCE), "-o", str(made)])
+            log.info("compiling the native library for this machine")
+            _run([compiler, *flags, *include, *map(str, SOURCES), "-o", str(made)])
             os.replace(made, path)
     except OSError as error:
         raise BuildError(f"{folder}: {error.strerror or error}") from error
@@ -103,7 +104,8 @@ def machine_flags(compiler: str) -> tuple[str, ...]:
 def _key(compiler: str, flags: tuple[str, ...]) -> str:
     # The predefined macros name the compiler, its version and every instruction set that it may use.
     macros = _run([compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull])
-    parts = (SOURCE.read_bytes(), jaxlib.__version__.encode(), macros.encode(), repr((compiler, flags)).encode())
+    texts = [path.read_bytes() for path in (*SOURCES, *sorted(HERE.glob("*.h")))]
+    parts = (*texts, jaxlib.__version__.encode(), macros.encode(), repr((compiler, flags)).encode())
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:20]
 
 

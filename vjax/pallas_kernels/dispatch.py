@@ -15,10 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 import jax
 
 from vjax.errors import ModelError
+from vjax.native import library
 
 log = logging.getLogger(__name__)
 
-KNOWN = {"paged_attention": ("reference", "triton")}
+KNOWN = {"paged_attention": ("reference", "triton", "native")}
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
 
 _wanted: dict[str, str] = {}
@@ -30,7 +31,7 @@ _platform: str | None = None
 def choose(kernels: Mapping[str, str] | None = None, *, devices: int = 1) -> None:
     """Set implementations by operation, such as `{"paged_attention": "reference"}`; others go by platform.
 
-    `devices` is the mesh's size: Triton kernels are not partitioned, so on more than one the reference runs.
+    `devices` is the mesh's size: kernels are not partitioned, so on more than one the reference runs.
     Raises `ModelError` for a name that does not exist.
     """
     global _devices
@@ -56,17 +57,19 @@ def lowering_for(platform: str) -> Iterator[None]:
         _platform = before
 
 
-def pick(op: str, obstacle: str | None = None) -> str:
-    """The implementation of `op` for the step being traced. `obstacle` says why its inputs rule kernels out.
+def pick(op: str, obstacle: str | None = None, native: str | None = "it has no native form") -> str:
+    """The implementation of `op` for the step being traced. `obstacle` says why its inputs rule Triton kernels out,
+    `native` why the native library cannot take them.
 
-    Raises `ModelError` when a kernel was asked for by name and cannot run.
+    Raises `ModelError` when an implementation was asked for by name and cannot run.
     """
-    obstacle = obstacle or _obstacle()
-    name = _wanted.get(op) or ("reference" if obstacle else "triton")
-    if name == "triton" and obstacle:
-        raise ModelError(f"kernels[{op!r}] is 'triton', but {obstacle}.")
+    obstacles = {"triton": obstacle or _obstacle(), "native": native or _native_obstacle(), "reference": None}
+    name = _wanted.get(op) or next(name for name, found in obstacles.items() if found is None)
+    if obstacles[name]:
+        raise ModelError(f"kernels[{op!r}] is {name!r}, but {obstacles[name]}.")
     if _chosen.get(op) != name:
-        log.info("%s: %s%s", op, name, f" ({obstacle})" if obstacle else "")
+        why = "; ".join(found for found in obstacles.values() if found)
+        log.info("%s: %s%s", op, name, f" ({why})" if name == "reference" else "")
     _chosen[op] = name
     return name
 
@@ -84,6 +87,17 @@ def _obstacle() -> str | None:
     if _devices > 1:
         return f"the mesh has {_devices} devices"
     return _missing()
+
+
+def _native_obstacle() -> str | None:
+    """Why the native library cannot run here, or None."""
+    if _platform is not None:
+        return "the graph is for other machines"
+    if jax.default_backend() != "cpu":
+        return f"the platform is {jax.default_backend()}"
+    if _devices > 1:
+        return f"the mesh has {_devices} devices"
+    return None if library.available() else "there is no native library"
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from vjax.pallas_kernels import dispatch
-from vjax.pallas_kernels.paged_attention import reference
+from vjax.pallas_kernels.paged_attention import cpu, reference
 
 if TYPE_CHECKING:
     from vjax.layers.attention import AttentionSpec
@@ -21,13 +21,15 @@ def paged_attention(
     q: jax.Array, pool: KVPool, step: PagedStep, positions: jax.Array, spec: AttentionSpec
 ) -> jax.Array:
     """`q[T, K, G, D]` over the pages of each row; this step's keys and values are already in the pool."""
-    options = dict(scale=spec.scale, window=spec.window, softcap=spec.softcap)
+    options: dict[str, Any] = dict(scale=spec.scale, window=spec.window, softcap=spec.softcap)
     first_page = spec.pool_layer * pool.pages
-    if dispatch.pick("paged_attention", _obstacle(q, spec)) == "triton":
+    picked = dispatch.pick("paged_attention", _obstacle(q, spec), cpu.obstacle(q, pool.k))
+    if picked == "triton":
         return _triton(q, pool, step, positions, first_page, options)
     pages = step.page_table + first_page
     if step.decode:
-        return reference.decode_attention(q, pool.k, pool.v, pages, step.kv_len, **options)
+        decode = cpu if picked == "native" else reference
+        return decode.decode_attention(q, pool.k, pool.v, pages, step.kv_len, **options)
     return reference.ragged_attention(q, pool.k, pool.v, pages, step.kv_len, step.query_start, positions, **options)
 
 
