@@ -67,3 +67,12 @@ def test_products(kind: str, out: tuple[int, ...], blocks: int) -> None:
         error = np.abs(np.asarray(product(weight, jnp.asarray(x))) - exact)
         assert error.shape == (tokens, *out)
         assert (error <= 1e-6 * scale + 1e-30).all(), f"{tokens} tokens: {np.max(error / (scale + 1e-30))}"
+
+
+def test_products_can_be_differentiated_and_batched() -> None:
+    weight, dense = make("Q4_1", (6,), 2)
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((3, 2, weight.width)), jnp.float32)
+    loss = lambda x: jnp.sum(jnp.sin(weight.matmul(x)))
+    expected = jax.grad(lambda x: jnp.sum(jnp.sin(x @ dense.T)))(x)
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(x), expected, atol=1e-5)
+    np.testing.assert_allclose(jax.vmap(weight.matmul)(x), x @ dense.T, atol=1e-5)

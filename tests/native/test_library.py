@@ -1,0 +1,111 @@
+"""Building the native library: without a compiler, with a broken one, and under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.goldens.gguf import gguf_checkpoint
+from vjax.native import library
+
+ROOT = Path(__file__).parents[2]
+needs_compiler = pytest.mark.skipif(not library.available(), reason="no C++ compiler")
+
+WITHOUT = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+import jax, vjax
+from vjax.quant import Dense, GGMLBlocks
+model, params = vjax.load(sys.argv[1], packed=None, use_tqdm_on_load=False)
+kinds = {type(w) for w in jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, (Dense, GGMLBlocks)))}
+print(GGMLBlocks in kinds, Dense in kinds)
+"""
+
+
+def python(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args], env={**os.environ, **env}, cwd=ROOT, capture_output=True, text=True, timeout=240
+    )  # fmt: skip
+
+
+def test_without_a_compiler_weights_are_dense_and_one_line_says_so(tmp_path: Path) -> None:
+    path = gguf_checkpoint("llama-gqa", tmp_path, "Q4_1")
+    done = python("-c", WITHOUT, str(path), PATH="", CXX="", VJAX_CACHE_DIR=str(tmp_path))
+    lines = done.stdout.splitlines()
+    assert lines[-1:] == ["False True"], done.stderr
+    assert len(lines) == 2
+    assert "no C++ compiler found" in lines[0]
+
+
+def test_a_compiler_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken-c++"
+    broken.write_text("#!/bin/sh\necho 'internal error: out of patience' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(library.BuildError, match=r"broken-c\+\+ failed: internal error: out of patience"):
+        library.build(tmp_path)
+    assert list(tmp_path.glob("*.so")) == []
+
+
+@needs_compiler
+def test_built_once(tmp_path: Path) -> None:
+    path = library.build(tmp_path / "new", flags=("-O0",))
+    before = path.stat().st_mtime_ns
+    assert library.build(tmp_path / "new", flags=("-O0",)) == path
+    assert path.stat().st_mtime_ns == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("x", "w", "out", "kind", "message"),
+    [
+        ((2, 32), (5, 20), (2, 5), "Q9_9", "unknown GGUF type Q9_9"),
+        ((2, 32), (5, 18), (2, 5), "Q4_1", "does not hold 32 weights"),
+        ((2, 48), (5, 30), (2, 5), "Q4_1", "does not hold 48 weights"),
+        ((2, 64), (5, 20), (2, 5), "Q4_1", "does not hold 64 weights"),
+        ((2, 32), (5, 20), (2, 6), "Q4_1", "the result must be"),
+        ((2, 32), (5, 20), (3, 5), "Q4_1", "the result must be"),
+        ((2, 32), (20,), (2, 5), "Q4_1", r"blocks must be \[out, row_bytes\]"),
+        ((2, 32), (2, 5, 20), (2, 5), "Q4_1", "must not be batched"),
+        ((2, 32), (5, 20), (10,), "Q4_1", "differ in rank"),
+    ],
+)
+def test_wrong_shapes_are_errors(x: tuple, w: tuple, out: tuple, kind: str, message: str) -> None:
+    call = jax.ffi.ffi_call("vjax_ggml_matmul", jax.ShapeDtypeStruct(out, jnp.float32))
+    with pytest.raises(Exception, match=message):
+        jax.block_until_ready(call(jnp.zeros(x), jnp.zeros(w, jnp.uint8), kind=kind))
+
+
+@needs_compiler
+@pytest.mark.parametrize("out", [(4, 32), (5, 64), (5,)])
+def test_wrong_shapes_to_dequantize_are_errors(out: tuple) -> None:
+    call = jax.ffi.ffi_call("vjax_ggml_dequantize", jax.ShapeDtypeStruct(out, jnp.float32))
+    with pytest.raises(Exception, match=r"the result must|does not hold"):
+        jax.block_until_ready(call(jnp.zeros((5, 20), jnp.uint8), kind="Q4_1"))
+
+
+@needs_compiler
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    runtimes = [_runtime(name) for name in ("libasan.so", "libubsan.so")]
+    if None in runtimes:
+        pytest.skip("the compiler has no sanitizer runtimes")
+    options = dict(LD_PRELOAD=" ".join(map(str, runtimes)), ASAN_OPTIONS="detect_leaks=0", JAX_PLATFORMS="cpu")
+    done = python("-m", "tests.native.sanitized", str(tmp_path), **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "clean\n"
+
+
+def _runtime(name: str) -> Path | None:
+    """Where the compiler keeps a runtime library; gcc answers with the bare name when it has none."""
+    found = subprocess.run(
+        [library.find_compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=False
+    )
+    path = Path(found.stdout.strip())
+    return path.resolve() if found.returncode == 0 and path.is_absolute() else None
