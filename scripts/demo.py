@@ -1,4 +1,4 @@
-"""Starts a server on a small real model, asks it one question through the `openai` client, and stops it.
+"""Starts a server on a small real model, asks it one question through the official `openai` client, and stops it.
 
 python scripts/demo.py [--keep-running] [--model MODEL] [--question TEXT]
 """
@@ -15,6 +15,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+QUESTION = "What is the capital of France, and what is it known for?"
+MAX_TOKENS = 96
 START_TIMEOUT = 900.0  # seconds: the first start also downloads 100 MB and compiles
 STOP_TIMEOUT = 30.0
 
@@ -22,30 +24,39 @@ STOP_TIMEOUT = 30.0
 def main() -> int:
     parser = argparse.ArgumentParser(description="Serve a small model and ask it one question.")
     parser.add_argument("--model", default="smollm2-demo")
-    parser.add_argument("--question", default="Why is the sky blue? Answer in two sentences.")
+    parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
     args = parser.parse_args()
     try:
-        from openai import OpenAI
+        import openai
     except ImportError:
         print('demo: the openai client is missing: pip install "vjax[demo]"', file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, _interrupt)
     port = free_port()
-    command = [sys.executable, "-m", "vjax.serve", args.model, "--port", str(port), "--disable-uvicorn-access-log"]
+    command = [sys.executable, "-m", "vjax.serve", args.model, "--port", str(port)]
     print("$", " ".join(["python", *command[1:]]), flush=True)
-    server = subprocess.Popen([*command, "--uvicorn-log-level", "warning"])
+    started = time.perf_counter()
+    server = subprocess.Popen([*command, "--disable-uvicorn-access-log", "--uvicorn-log-level", "warning"])
     try:
-        if not wait_until_healthy(server, f"http://127.0.0.1:{port}/health"):
-            return 1
-        ask(OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=120), args.question)
+        wait_until_healthy(server, f"http://127.0.0.1:{port}/health")
+        print(f"\nReady after {time.perf_counter() - started:.1f} s.", flush=True)
+        ask(f"http://127.0.0.1:{port}/v1", args.question)
         if args.keep_running:
             print(f"\nThe server runs on http://127.0.0.1:{port}/v1 until Ctrl-C.", flush=True)
             return server.wait()
         return 0
+    except (DemoError, openai.OpenAIError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     finally:
         stop(server)
+
+
+class DemoError(Exception):
+    """What went wrong, for the person who started the demo."""
 
 
 def free_port() -> int:
@@ -55,46 +66,58 @@ def free_port() -> int:
         return port
 
 
-def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> bool:
-    """The server's own progress shows meanwhile. False, with a line that says why, when it does not come up."""
+def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
+    """The server's own progress shows meanwhile. Raises `DemoError` when it does not come up."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         if (code := server.poll()) is not None:
-            print(f"demo: the server ended with exit code {code}; its last lines say why.", file=sys.stderr)
-            return False
+            raise DemoError(f"the server ended with exit code {code}; its last lines say why.")
         try:
-            with urllib.request.urlopen(url, timeout=5):
-                return True
+            with direct.open(url, timeout=5):
+                return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    print(f"demo: the server was not ready after {START_TIMEOUT:.0f} s.", file=sys.stderr)
-    return False
+    raise DemoError(f"the server was not ready after {START_TIMEOUT:.0f} s.")
 
 
-def ask(client: Any, question: str) -> None:
+def ask(base_url: str, question: str) -> None:
     """Prints the answer as it arrives, then its speed."""
-    model = client.models.list().data[0].id
-    print(f"\n> {question}\n", flush=True)
-    started = time.perf_counter()
-    first = last = started
-    tokens = 0
-    stream = client.chat.completions.create(
-        model=model,
-        messages=[{"role": "user", "content": question}],
-        max_tokens=200,
-        stream=True,
-        stream_options={"include_usage": True},
+    import httpx
+    import openai
+
+    direct = httpx.Client(trust_env=False, timeout=120)  # no proxy on the way to this machine
+    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=direct) as client:
+        model = client.models.list().data[0].id
+        print(f"\n{model} is asked: {question}\n", flush=True)
+        started = time.perf_counter()
+        stream = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": question}],
+            temperature=0,
+            max_tokens=MAX_TOKENS,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        usage, times = None, []
+        for chunk in stream:
+            usage = chunk.usage or usage
+            if chunk.choices and (text := chunk.choices[0].delta.content):
+                times.append(time.perf_counter())
+                print(text, end="", flush=True)
+    report(usage, [at - started for at in times])
+
+
+def report(usage: Any, times: list[float]) -> None:
+    """`times`: seconds from the question to each piece of the answer."""
+    if usage is None or not times:
+        raise DemoError("the answer was empty.")
+    tokens = usage.completion_tokens
+    rate = f", then {(tokens - 1) / (times[-1] - times[0]):.1f} tokens/s" if len(times) > 1 else ""
+    print(
+        f"\n\n{usage.prompt_tokens} prompt tokens, {tokens} generated: first token after {times[0]:.2f} s{rate}.",
+        flush=True,
     )
-    for chunk in stream:
-        if chunk.usage is not None:
-            tokens = chunk.usage.completion_tokens
-        text = chunk.choices[0].delta.content if chunk.choices else None
-        if text:
-            last = time.perf_counter()
-            first = last if first == started else first
-            print(text, end="", flush=True)
-    rate = f"{(tokens - 1) / (last - first):.1f} tokens/s" if tokens > 1 and last > first else "one token"
-    print(f"\n\nTime to first token {first - started:.3f} s, then {rate} ({tokens} tokens).", flush=True)
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
@@ -105,6 +128,10 @@ def stop(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

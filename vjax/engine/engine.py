@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from vjax.config import EngineConfig
 from vjax.engine import limits, platform
 from vjax.engine.graphs import BucketPlan
-from vjax.engine.layout import Layout
 from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
 from vjax.engine.runner import Pending, Runner
 from vjax.engine.scheduler import Scheduler
@@ -128,15 +127,9 @@ class Engine:
         if config.warmup == "all":
             graphs.compile_all(base, config.use_tqdm_on_load)
             return
-        first = first_graphs(buckets)
+        first = buckets.first()
         graphs.compile_all(first, config.use_tqdm_on_load)
         graphs.compile_later([key for key in base if key not in first])
-
-
-def first_graphs(buckets: BucketPlan) -> list[Layout]:
-    """Enough to serve anything: the largest of each kind, and the smallest decode graph for a single user."""
-    sizes = dict.fromkeys([(False, buckets.prefill[-1]), (True, buckets.decode[-1]), (True, buckets.decode[0])])
-    return [buckets.key(decode, size) for decode, size in sizes]
 
 
 def compile_workers() -> int:
@@ -166,6 +159,7 @@ class _Clock:
             f"Ready: {limits.architecture} {limits.dtype}, context {limits.max_model_len}, "
             f"{limits.max_num_seqs} requests at once, {limits.num_pages} pages of {limits.block_size} tokens ({phases})"
         )
-        log.info(line)
-        if self.show:
+        if log.isEnabledFor(logging.INFO):
+            log.info(line)
+        elif self.show:
             print(line, file=sys.stderr, flush=True)

@@ -7,6 +7,8 @@ background. Steps are `Compiled` objects: a shape that nobody planned is an erro
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +22,9 @@ from tqdm import tqdm
 from vjax.engine.layout import Layout
 
 log = logging.getLogger(__name__)
+
+SHORT_PROMPT = 64  # tokens: a question with its chat template
+NICE = 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class BucketPlan:
         decode: tuple[int, ...]
         prefill: tuple[int, ...]
         if platform == "cpu":
-            decode, prefill = (1, 2, 4, 8, 16, 32, 64), (16, 32, 64, 128, 256, 512, 1024, 2048)
+            decode, prefill = (1, 2, 4, 8, 16, 32, 64), (16, 64, 128, 256, 512, 1024, 2048)
         else:
             decode = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
             prefill = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
@@ -50,10 +55,17 @@ class BucketPlan:
         return Layout(size, rows, decode, room, prompt_logprobs)
 
     def keys(self) -> list[Layout]:
-        """All buckets, the most useful first: the largest, which can stand in for the others, then up."""
-        prefill = [self.prefill[-1], *self.prefill[:-1]]
-        decode = [self.decode[-1], *self.decode[:-1]]
-        return [self.key(False, t) for t in prefill] + [self.key(True, s) for s in decode]
+        """All buckets, the most useful first: `first`, then the largest decode graph, then up."""
+        prefill = [self.key(False, size) for size in self.prefill]
+        decode = [self.key(True, size) for size in (self.decode[-1], *self.decode[:-1])]
+        return list(dict.fromkeys([*self.first(), decode[0], *prefill, *decode]))
+
+    def first(self) -> list[Layout]:
+        """Enough to serve anything, and a single user well: the largest prefill graph stands in for all others, the
+        prefill graph of a short question and the one-row decode graph spare it that graph's padding."""
+        short = next((size for size in self.prefill if size >= SHORT_PROMPT), self.prefill[-1])
+        sizes = dict.fromkeys([(False, self.prefill[-1]), (True, self.decode[0]), (False, short)])
+        return [self.key(decode, size) for decode, size in sizes]
 
 
 def _cut(sizes: Iterable[int], limit: int) -> tuple[int, ...]:
@@ -61,7 +73,10 @@ def _cut(sizes: Iterable[int], limit: int) -> tuple[int, ...]:
 
 
 class Graphs:
-    """Compiles graphs and hands them out. `lower` traces one key; compiling runs in threads (XLA is C++)."""
+    """Compiles graphs and hands them out. `lower` traces one key; compiling runs in threads (XLA is C++).
+
+    Tracing holds the GIL, so one thread does all of it, at normal priority: whoever holds the GIL must get to run.
+    """
 
     def __init__(self, lower: Callable[[Layout], jax.stages.Lowered], plan: BucketPlan, workers: int) -> None:
         self.plan = plan
@@ -69,10 +84,8 @@ class Graphs:
         self._ready: dict[Layout, Any] = {}
         self._pending: dict[Layout, Future[Any]] = {}
         self._lock = threading.Lock()
-        self._lower_lock = (
-            threading.Lock()
-        )  # tracing holds the GIL anyway; one at a time keeps it out of the step's way
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="vjax-compile")
+        self._tracer = ThreadPoolExecutor(1, thread_name_prefix="vjax-trace")
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="vjax-compile", initializer=_yield_to_steps)
         self._closing = False
         self.seconds = 0.0  # spent compiling, summed over threads
 
@@ -88,10 +101,20 @@ class Graphs:
             compiled = self._ready.get(key)
             if compiled is not None:
                 return key, compiled
+        if decode and keys[0] in self._pending and (stand_in := self._prefill_for(size, edits)) is not None:
+            return stand_in
         started = time.monotonic()
         compiled = self._now(keys[0])
         log.info("a step waited %.1f s for graph %s", time.monotonic() - started, keys[0])
         return keys[0], compiled
+
+    def _prefill_for(self, rows: int, edits: int) -> tuple[Layout, Any] | None:
+        """A ready prefill graph that can run `rows` decode rows; slower than a decode graph, faster than to wait."""
+        for size in self.plan.prefill:
+            key = self.plan.key(False, size, edits=edits)
+            if key.rows >= rows and (compiled := self._ready.get(key)) is not None:
+                return key, compiled
+        return None
 
     def submit(self, key: Layout) -> Future[Any]:
         """Compile in the pool, once; the future gives the compiled graph."""
@@ -139,16 +162,22 @@ class Graphs:
 
     def close(self) -> None:
         self._closing = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._tracer):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, key: Layout) -> Any:
         if self._closing:
             raise RuntimeError("the engine is shutting down")
         started = time.monotonic()
-        with self._lower_lock:
-            lowered = self._lower(key)
-        compiled = lowered.compile()
+        compiled = self._tracer.submit(self._lower, key).result().compile()
         self._ready[key] = compiled
         self.seconds += time.monotonic() - started
         log.debug("compiled %s in %.1f s", key, time.monotonic() - started)
         return compiled
+
+
+def _yield_to_steps() -> None:
+    """Linux has a priority for each thread; elsewhere the call would slow down the whole process."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))

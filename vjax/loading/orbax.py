@@ -21,9 +21,9 @@ from vjax.errors import CheckpointError
 from vjax.loading.checkpoint import Place, abstract_params
 from vjax.loading.gguf import write_vocabulary
 from vjax.loading.hf_config import read_json_object
+from vjax.loading.source import MANIFEST, is_checkpoint
 from vjax.models.spec import Tree
 
-MANIFEST = "vjax.json"
 PARAMS = "params"
 VERSION = 1
 VOCABULARY = "tokenizer.gguf"
@@ -31,10 +31,6 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
-
-
-def is_checkpoint(directory: Path) -> bool:
-    return (directory / MANIFEST).is_file()
 
 
 def save_checkpoint(

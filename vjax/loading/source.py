@@ -8,9 +8,10 @@ from typing import Literal
 
 from vjax.errors import CheckpointError
 from vjax.loading.gguf import SHARD
-from vjax.loading.orbax import is_checkpoint
 from vjax.loading.registered import REGISTERED, fetch
 from vjax.loading.safetensors import INDEX
+
+MANIFEST = "vjax.json"  # of a checkpoint of vjax; written last
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ def find_source(model: str | Path, *, progress: bool = True, weights: bool = Tru
     raise CheckpointError(
         f"{model}: no such file or folder, and not a registered name ({', '.join(sorted(REGISTERED))}).{hint}"
     )
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether `vjax convert` wrote it."""
+    return (folder / MANIFEST).is_file()
 
 
 def _file(path: Path) -> ModelSource:
