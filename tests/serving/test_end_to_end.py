@@ -1,0 +1,84 @@
+"""`python -m vjax.serve` on the real engine: the golden tokens of every family, through HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.goldens import load_case
+from tests.goldens.gguf import gguf_case_names, gguf_checkpoint
+from tests.serving.fakes import Running, events, free_port, wait_until_healthy
+
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text")
+OPTIONS = [
+    "--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--block-size", "4", "--warmup", "lazy",
+    "--kv-cache-memory-bytes", "1MiB",
+]  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving(model: Path, log: Path, *flags: str) -> Iterator[Running]:
+    port = free_port()
+    command = [sys.executable, "-m", "vjax.serve", str(model), "--port", str(port), *OPTIONS, *flags]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, text=True, cwd=Path(__file__).parents[2])
+    server = Running(process, port)
+    try:
+        wait_until_healthy(server)
+        yield server
+    except AssertionError:
+        print(log.read_text())
+        raise
+    finally:
+        server.http.close()
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("name", [gguf_case_names(family)[0] for family in FAMILIES])
+def test_golden_tokens(name: str, tmp_path: Path) -> None:
+    golden = load_case(name)
+    prompts = [prompt.tolist() for prompt in golden.prompts]
+    wanted = golden.greedy.tolist()
+    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": len(wanted[0]), "ignore_eos": True}
+    with serving(gguf_checkpoint(name, tmp_path), tmp_path / "log") as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            model = client.models.list().data[0].id
+            answer = client.completions.create(
+                model=model,
+                prompt=prompts,
+                temperature=0,
+                max_tokens=len(wanted[0]),
+                extra_body={"ignore_eos": True, "return_token_ids": True},
+            )
+        assert [choice.model_extra["token_ids"] for choice in answer.choices] == wanted  # type: ignore[index]
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == golden.greedy.size
+
+        body = {"prompt": prompts[-1], "stream": True, "return_token_ids": True, **greedy}
+        chunks = events(server.post("/v1/completions", **body))
+        assert sum((chunk["choices"][0]["token_ids"] for chunk in chunks), []) == wanted[-1]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer.choices[-1].text
+        check_chat(server, greedy)
+
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+
+
+def check_chat(server: Running, greedy: dict[str, Any]) -> None:
+    """A chat is the completion of what its template makes of it."""
+    chat = server.chat("ab", **greedy, return_token_ids=True).json()
+    assert chat["prompt_token_ids"]
+    body = {"prompt": chat["prompt_token_ids"], "return_token_ids": True, **greedy}
+    plain = server.post("/v1/completions", **body).json()
+    assert plain["choices"][0]["token_ids"] == chat["choices"][0]["token_ids"]
+    assert plain["choices"][0]["text"] == chat["choices"][0]["message"]["content"]
+    assert len(chat["choices"][0]["token_ids"]) == greedy["max_tokens"]
