@@ -1,6 +1,6 @@
 """Host time of an engine step without a device: plan, fill the buffer, take in the tokens. Prints microseconds.
 
-    python -m benches.host_step --rows 64
+python -m benches.host_step --rows 64
 """
 
 from __future__ import annotations

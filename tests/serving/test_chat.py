@@ -145,7 +145,10 @@ def test_continue_final_message(server: Running) -> None:
 
 
 def test_templates_see_tools_documents_and_variables() -> None:
-    template = "{{ tools[0].function.name }}{{ documents[0].text }}{{ word }}{{ messages[1].tool_calls[0].function.arguments.x }}"
+    template = (
+        "{{ tools[0].function.name }}{{ documents[0].text }}{{ word }}"
+        "{{ messages[1].tool_calls[0].function.arguments.x }}"
+    )
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": "z"})}}
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}],

@@ -23,7 +23,9 @@ Rename = Callable[[str], "str | tuple[str, int]"]
 Read = Callable[[str, "slice | None"], np.ndarray]
 
 # Tables that files carry along but that follow from the configuration, and the head of a model that ties it.
-HARMLESS = re.compile(r".*rotary_emb\.inv_freq|rope_(freqs|factors_long|factors_short)\.weight|lm_head\.weight")
+HARMLESS = re.compile(
+    r".*rotary_emb\.inv_freq|rope_(freqs|factors_long|factors_short)\.weight|(.*\.)?lm_head\.weight|output\.weight"
+)
 SHOWN = 5  # names in one message
 
 
@@ -118,8 +120,7 @@ def _match(
             if not _fits(source, stored):
                 wrong[name] = f"{name!r} is {list(stored)}, the configuration asks for {list(source.stored)}"
     used = {stored.name for stored in places.values()}
-    harmless = {_split(rename("lm_head.weight"))[0]}
-    extra = [n for n in names if n not in used | harmless and not HARMLESS.fullmatch(n) and not ignore(n)]
+    extra = [n for n in names if n not in used and not HARMLESS.fullmatch(n) and not ignore(n)]
     if missing:
         raise CheckpointError(f"{reader.path}: {_listed(missing, 'tensor', 'missing')}.")
     if wrong:
