@@ -6,6 +6,7 @@ python scripts/demo.py [--keep-running] [--model MODEL] [--question TEXT]
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import socket
 import subprocess
@@ -83,11 +84,11 @@ def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
 
 def ask(base_url: str, question: str) -> None:
     """Prints the answer as it arrives, then its speed."""
-    import httpx
     import openai
 
-    direct = httpx.Client(trust_env=False, timeout=120)  # no proxy on the way to this machine
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=direct) as client:
+    # No proxy on the way to this machine. By environment, as openai's HTTP library changes with its version.
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=120) as client:
         model = client.models.list().data[0].id
         print(f"\n{model} is asked: {question}\n", flush=True)
         started = time.perf_counter()
