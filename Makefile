@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo serve test test-slow lint types goldens clean help
+.PHONY: demo serve test test-slow gpu-test lint types goldens clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,9 @@ test: $(VENV)/.test  ## the whole suite, on CPU
 
 test-slow: $(VENV)/.test  ## tests on real weights (downloads about 600 MB of packages the first time)
 	$(BIN)/python -m pytest -m slow
+
+gpu-test:  ## goldens on a GPU, with the Python that has JAX for CUDA (PYTHON=...)
+	$(PYTHON) scripts/gpu_test.py
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/ruff check .

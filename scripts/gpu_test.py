@@ -2,6 +2,7 @@
 with the kernels that a GPU takes, and the logits of a bfloat16 engine against the float32 ones by teacher forcing.
 
     make gpu-test
+    python3 scripts/gpu_test.py gemma3 qwen3-yarn        # these cases
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> int:
         return 1
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in {load_case(name).case.family: name for name in case_names()}.values():
+        for name in sys.argv[1:] or {load_case(name).case.family: name for name in case_names()}.values():
             failed += not exact(name, Path(folder))
             failed += not near(name, Path(folder))
     print("kernels:", dispatch.chosen())

@@ -115,7 +115,7 @@ def commit() -> str | None:
         )
     except OSError:
         return None
-    return found.stdout.strip() or None
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def _engine_options(args: argparse.Namespace, work: tuple[tuple[int, int], ...]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def export(
         raise ModelError(f"{out} exists and is not empty; choose another --out.")
     prepare(config)
     # Portable implementations only: a kernel of our own would tie the artifact to a library or a GPU's generation.
-    dispatch.choose({"paged_attention": "reference"})
+    dispatch.choose(dispatch.REFERENCE)
     model, params = load_model(config, make_mesh(1), packed=False)
     if max_len > model.config.max_position:
         raise ModelError(f"--max-len {max_len} is more than the model's own {model.config.max_position}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,8 +23,18 @@ from vjax.engine.sampling import (
     sample,
     truncate,
 )
+from vjax.pallas_kernels import dispatch
 
 S, V = 4, 37
+
+
+@pytest.fixture(autouse=True, scope="module", params=["cpu", "cuda"])
+def platform(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both forms give the same: with loops, and as a CUDA graph can hold them."""
+    with dispatch.lowering_for(request.param):
+        jax.clear_caches()
+        yield
+    jax.clear_caches()
 
 
 def params(**changes: Any) -> RowParams:
@@ -41,7 +52,8 @@ def logits(seed: int = 0, scale: float = 3.0) -> np.ndarray:
 
 
 def kept(x: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarray:
-    """Which tokens survive, by sorting."""
+    """Which tokens survive, by sorting, in double precision."""
+    x = x.astype(np.float64)
     probs = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
     keep = probs >= min_p * probs.max() if min_p else np.ones(len(x), bool)
     x = np.where(keep, x, -np.inf)
@@ -127,7 +139,7 @@ def test_penalties() -> None:
     def read(first: jax.Array, n: int) -> jax.Array:
         return jnp.asarray(history).at[:, first + jnp.arange(n)].get(mode="clip")
 
-    got = np.asarray(penalise(jnp.asarray(x), p, read, kv_len))
+    got = np.asarray(penalise(jnp.asarray(x), p, read, kv_len, history.shape[1]))
     want = x.copy()
     for row in range(S):
         for token in (1, 2, 3):

@@ -15,6 +15,7 @@ PROGRAM = """
 from types import SimpleNamespace as Namespace
 import jax, jax.numpy as jnp
 from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels.add_rms_norm import add_rms_norm
 from vjax.pallas_kernels.paged_attention import paged_attention
 
 def array(*shape, dtype=jnp.int32):
@@ -37,6 +38,14 @@ for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
             text = jax.export.export(jax.jit(attend), platforms=["cuda"], disabled_checks=allowed)(*args).mlir_module()
         assert dispatch.chosen() == {"paged_attention": "triton"}, dispatch.chosen()
         assert text.count("@triton_kernel_call_ffi") == kernels, text.count("@triton_kernel_call_ffi")
+
+def add(x, update, weight):
+    return add_rms_norm(x, update, weight, 1e-5, 1.0)
+
+args = array(3, 4096, dtype=jnp.bfloat16), array(3, 4096, dtype=jnp.bfloat16), array(4096, dtype=jnp.float32)
+with dispatch.lowering_for("cuda"):
+    text = jax.export.export(jax.jit(add), platforms=["cuda"], disabled_checks=allowed)(*args).mlir_module()
+assert text.count("@triton_kernel_call_ffi") == 1, text
 """
 
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,13 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.pallas_kernels.interpreter import interpret
 from tests.pallas_kernels.test_paged_attention import CASES, Problem, dense, problem
-
-os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
-pytest.importorskip("triton")
-torch = pytest.importorskip("torch")
-
-from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged  # noqa: E402
+from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
 
 OPTIONS = {
     "plain": dict(window=None, softcap=None),
@@ -30,17 +24,6 @@ OPTIONS = {
 }
 DECODE = [(9, 1), (0, 1), (300, 1), (255, 1), (256, 1)]
 LAYER = 3  # of a pool of as many layers and one more
-
-
-def interpret(
-    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], outs: Sequence[Any], warps: int, stages: int,
-    **constants: Any,
-) -> list[jax.Array]:  # fmt: skip
-    """Stands in for `triton_parts.call`."""
-    inputs = [a if isinstance(a, int) else torch.from_numpy(np.array(a)) for a in args]
-    results = [torch.full(shape, float("nan"), dtype=getattr(torch, jnp.dtype(dtype).name)) for shape, dtype in outs]
-    kernel[grid](*inputs, *results, **constants)
-    return [jnp.asarray(r.numpy()) for r in results]
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_pena
 INTS = ("top_k", "seed_low", "seed_high", "prompt_len", "restricted")
 ROW_PARAMS = (*FLOATS, *INTS)  # per row, constant over a request's life
 
+ALIGNED = 32  # words: XLA hands out a field as a view of the buffer, and Triton kernels expect pointers to 16 bytes
+
 # Kinds of logit edits.
 BIAS, BAN, ALLOW = 0, 1, 2
 EDIT_FIELDS = (
@@ -74,13 +76,14 @@ class Layout:
         table, offset = {}, 0
         for name, shape in shapes.items():
             table[name] = (offset, shape)
-            offset += math.prod(shape)
+            offset += -(-math.prod(shape) // ALIGNED) * ALIGNED
         return table
 
     @cached_property
     def size(self) -> int:
         """Length of the buffer in int32 words."""
-        return sum(math.prod(shape) for _, shape in self.fields.values())
+        offset, shape = list(self.fields.values())[-1]
+        return offset + math.prod(shape)
 
     def views(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
         """Writable views of a host buffer, by field."""

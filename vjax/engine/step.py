@@ -18,8 +18,10 @@ from vjax.engine.sampling import (
     Logprobs,
     RowParams,
     edit_logits,
+    greedy,
     logprobs_of,
     penalise,
+    penalised,
     row_params,
     sample,
 )
@@ -46,21 +48,10 @@ def step(
     last = jnp.maximum(rows.query_start[1:] - 1, 0)  # [S]
     logits = model.unembed(params, hidden if layout.decode else hidden[last])  # [S, V]
 
-    p = row_params(f["params"])
-    position = f["kv_len"]  # of the token about to be sampled
-    edited = _process(logits, f, p, state, tokens[last])
-    chosen = sample(edited, p, position)
+    result = {"rows": _sample(logits, f, state, tokens[last], top, processed)}
+    chosen = result["rows"][:, 0]
     store = jnp.where(f["store"] >= 0, f["store"], state.tokens.shape[1])
     state = State(cache, state.tokens.at[f["slot"], store].set(chosen, mode="drop"), state.page_table)
-
-    result = {"rows": chosen[:, None]}
-    if top:
-        seen = _tempered(edited, p) if processed else logits
-        result["rows"] = lax.cond(
-            f["scored"][0] > 0,
-            lambda: pack_rows(chosen, logprobs_of(seen, chosen, top)),
-            lambda: jnp.pad(chosen[:, None], ((0, 0), (0, 2 + 2 * top))),
-        )
     if layout.prompt_logprobs:
         result["prompt"] = _prompt_logprobs(model, params, hidden, f["next"], max(top, 1))
     return state, result
@@ -118,13 +109,34 @@ def _place(f: dict[str, Any], state: State, layout: Layout) -> tuple[PagedStep, 
     return paged, position, tokens, State(state.cache, history, table)
 
 
-def _process(logits: jax.Array, f: dict[str, Any], p: RowParams, state: State, last_token: jax.Array) -> jax.Array:
+def _sample(
+    logits: jax.Array, f: dict[str, Any], state: State, last_token: jax.Array, top: int, processed: bool
+) -> jax.Array:
+    """Packed rows, see `pack_rows`. A step whose rows are all greedy and ask for nothing else takes one branch."""
+    p = row_params(f["params"])
+    scored = f["scored"][0] > 0
+    width = 2 + 2 * top if top else 0
+
+    def alone(chosen: jax.Array) -> jax.Array:
+        return jnp.pad(chosen[:, None], ((0, 0), (0, width)))
+
     def history(first: jax.Array, n: int) -> jax.Array:
         where = first + jnp.arange(n)
         return state.tokens.at[f["slot"][:, None], where[None]].get(mode="clip")
 
-    logits = edit_logits(logits, f["edits"], last_token, p.restricted)
-    return penalise(logits, p, history, f["kv_len"])
+    def full() -> jax.Array:
+        edited = edit_logits(logits, f["edits"], last_token, p.restricted)
+        edited = penalise(edited, p, history, f["kv_len"], state.tokens.shape[1])
+        chosen = sample(edited, p, f["kv_len"])  # the position of the token about to be sampled
+        if not top:
+            return alone(chosen)
+        seen = _tempered(edited, p) if processed else logits
+        return lax.cond(
+            scored, lambda: pack_rows(chosen, logprobs_of(seen, chosen, top)), lambda: alone(chosen)
+        )  # fmt: skip
+
+    asked = scored | jnp.any(p.temperature > 0) | jnp.any(penalised(p)) | jnp.any(f["edits"][0] >= 0)
+    return lax.cond(asked, full, lambda: alone(greedy(logits)))
 
 
 def _tempered(logits: jax.Array, p: RowParams) -> jax.Array:

@@ -16,11 +16,22 @@ from vjax.models.spec import Tree
 
 
 class Block(Protocol):
-    """One decoder layer: weights, `x[T, d]`, the pass, the cache (or None) -> the new `x` and cache."""
+    """One decoder layer. The residual stream is `x[T, d] + update[T, d]`: what the last half-layer computed is added by
+    the norm that reads it next (`layers.norms.add_rms_norm`), so that both are one kernel. `update` is None at first.
+
+    Weights, the stream, the pass, the cache (or None) -> the new `x`, `update` and cache.
+    """
 
     def __call__(
-        self, w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, config: ModelConfig, layer: int
-    ) -> tuple[jax.Array, Cache | None]: ...
+        self,
+        w: Tree,
+        x: jax.Array,
+        update: jax.Array | None,
+        ctx: Context,
+        cache: Cache | None,
+        config: ModelConfig,
+        layer: int,
+    ) -> tuple[jax.Array, jax.Array, Cache | None]: ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from vjax.layers.attention import AttentionSpec, self_attention
 from vjax.layers.context import Context
 from vjax.layers.mlp import gated_mlp
-from vjax.layers.norms import rms_norm
+from vjax.layers.norms import add_rms_norm, rms_norm
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rope_from_hf
 from vjax.models.config import ModelConfig, config_from_hf, positive
@@ -84,16 +84,20 @@ def params(config: ModelConfig) -> Tree:
 
 
 def block(
-    w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, config: ModelConfig, layer: int
-) -> tuple[jax.Array, Cache | None]:
-    def normed(x: jax.Array, name: str) -> jax.Array:
-        return rms_norm(x, w[name], config.norm_eps, config.norm_offset)
-
-    attended, cache = self_attention(
-        w["attention"], normed(x, "attention_norm"), ctx, cache, config.attention[layer]
-    )  # fmt: skip
-    x = x + normed(attended, "attention_out_norm")
-    return x + normed(gated_mlp(w["mlp"], normed(x, "mlp_norm"), config.hidden_act), "mlp_out_norm"), cache
+    w: Tree,
+    x: jax.Array,
+    update: jax.Array | None,
+    ctx: Context,
+    cache: Cache | None,
+    config: ModelConfig,
+    layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:
+    eps, offset = config.norm_eps, config.norm_offset
+    x, normed = add_rms_norm(x, update, w["attention_norm"], eps, ctx, offset)
+    attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
+    attended = rms_norm(attended, w["attention_out_norm"], eps, offset)
+    x, normed = add_rms_norm(x, attended, w["mlp_norm"], eps, ctx, offset)
+    return x, rms_norm(gated_mlp(w["mlp"], normed, config.hidden_act), w["mlp_out_norm"], eps, offset), cache
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:

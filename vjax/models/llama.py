@@ -10,7 +10,7 @@ import numpy as np
 from vjax.layers.attention import self_attention
 from vjax.layers.context import Context
 from vjax.layers.mlp import gated_mlp
-from vjax.layers.norms import rms_norm
+from vjax.layers.norms import add_rms_norm
 from vjax.layers.paging import Cache
 from vjax.models.config import ModelConfig, config_from_hf
 from vjax.models.family import Family
@@ -37,13 +37,18 @@ def params(config: ModelConfig) -> Tree:
 
 
 def block(
-    w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, config: ModelConfig, layer: int
-) -> tuple[jax.Array, Cache | None]:
-    attended, cache = self_attention(
-        w["attention"], rms_norm(x, w["attention_norm"], config.norm_eps), ctx, cache, config.attention[layer]
-    )
-    x = x + attended
-    return x + gated_mlp(w["mlp"], rms_norm(x, w["mlp_norm"], config.norm_eps), config.hidden_act), cache
+    w: Tree,
+    x: jax.Array,
+    update: jax.Array | None,
+    ctx: Context,
+    cache: Cache | None,
+    config: ModelConfig,
+    layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:
+    x, normed = add_rms_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
+    attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
+    x, normed = add_rms_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)
+    return x, gated_mlp(w["mlp"], normed, config.hidden_act), cache
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:

@@ -90,7 +90,8 @@ class Model:
         self, params: Tree, x: jax.Array, ctx: Context, cache: Cache | None
     ) -> tuple[jax.Array, Cache | None]:  # fmt: skip
         ctx.tap("residual", x)
+        update: jax.Array | None = None
         for i, w in enumerate(params["layers"]):
-            x, cache = self.family.block(w, x, ctx, cache, self.config, i)
-            ctx.tap("residual", x)
-        return x, cache
+            x, update, cache = self.family.block(w, x, update, ctx, cache, self.config, i)
+            ctx.tap("residual", x + update)
+        return (x if update is None else x + update), cache

@@ -19,7 +19,8 @@ from vjax.native import library
 
 log = logging.getLogger(__name__)
 
-KNOWN = {"paged_attention": ("reference", "triton", "native")}
+KNOWN = {"paged_attention": ("reference", "triton", "native"), "add_rms_norm": ("reference", "triton")}
+REFERENCE = dict.fromkeys(KNOWN, "reference")
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
 
 _wanted: dict[str, str] = {}
@@ -57,6 +58,12 @@ def lowering_for(platform: str) -> Iterator[None]:
         _platform = before
 
 
+def platform() -> str:
+    """What the step being traced will run on: cpu or cuda."""
+    name = _platform or jax.default_backend()
+    return "cuda" if name == "gpu" else name
+
+
 def pick(op: str, obstacle: str | None = None, native: str | None = "it has no native form") -> str:
     """The implementation of `op` for the step being traced. `obstacle` says why its inputs rule Triton kernels out,
     `native` why the native library cannot take them.
@@ -81,9 +88,8 @@ def chosen() -> dict[str, str]:
 
 def _obstacle() -> str | None:
     """Why Triton kernels cannot run here, or None."""
-    platform = _platform or jax.default_backend()
-    if platform not in ("gpu", "cuda"):
-        return f"the platform is {platform}"
+    if platform() != "cuda":
+        return f"the platform is {platform()}"
     if _devices > 1:
         return f"the mesh has {_devices} devices"
     return _missing()

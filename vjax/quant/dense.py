@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from vjax.pallas_kernels import dispatch
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Dense:
     def matmul(self, x: jax.Array) -> jax.Array:
         """`x[..., in]` -> `[..., *out]` in `x`'s dtype, accumulated in float32 or better."""
         w = self.data.astype(x.dtype)
-        if jax.default_backend() == "cpu":
+        if dispatch.platform() == "cpu":
             # XLA on CPU copies a weight of more than two axes before it multiplies. Elsewhere the axes stay, so that a
             # weight which is sharded along one of them multiplies where it lies.
             w = w.reshape(-1, w.shape[-1])

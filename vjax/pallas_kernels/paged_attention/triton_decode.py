@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_parts import MASKED, call, capped, page_offsets
+from vjax.pallas_kernels.paged_attention.triton_parts import MASKED, capped, page_offsets
+from vjax.pallas_kernels.triton_call import call
 
 PROGRAMS = 528  # attending programs to aim for: 132 multiprocessors (H100, H200), two at a time, two rounds
 JOINED = 16  # chunks that the joining kernel reads at once

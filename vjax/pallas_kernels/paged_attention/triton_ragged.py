@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, call, capped, page_offsets
+from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, capped, page_offsets
+from vjax.pallas_kernels.triton_call import call
 
 
 @dataclass(frozen=True)
