@@ -18,6 +18,9 @@ from vjax.models.spec import Tree, vector, weight
 from vjax.parallel.mesh import make_mesh, param_sharding
 from vjax.quant import Dense
 
+# Reads that fail on a damaged file leave futures behind, which tensorstore complains of when they are collected.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_theta": 1e4}
 
 

@@ -178,6 +178,8 @@ def _move_into_place(staging: Path, directory: Path) -> None:
 
 
 def _copy_tokenizer(tokenizer: Path, directory: Path) -> None:
+    if not tokenizer.exists():
+        raise CheckpointError(f"{tokenizer}: no such file or folder; the tokenizer is copied from there.")
     if tokenizer.is_file():
         write_vocabulary(tokenizer, directory / VOCABULARY)
         return

@@ -29,6 +29,11 @@ RESERVED = {
     "continue_final_message", "tokenize",
 }  # fmt: skip
 
+# Kinds of content parts, and where their text is.
+TEXT_PARTS = {
+    "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"
+}  # fmt: skip
+
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
@@ -72,8 +77,10 @@ def normalise(message: dict[str, Any], at: int) -> dict[str, Any]:
     message = {**message, "content": _text(message.get("content"), f"{where}.content")}
     if "reasoning_content" in message:
         message.setdefault("reasoning", message.pop("reasoning_content"))
-    if message.get("tool_calls"):
-        message["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in message["tool_calls"]]
+    if calls := message.get("tool_calls"):
+        if not isinstance(calls, list):
+            raise RequestError(f"{where}.tool_calls must be a list.", f"{where}.tool_calls")
+        message["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in calls]
     return message
 
 
@@ -84,12 +91,13 @@ def _text(content: Any, where: str) -> str | None:
         raise RequestError(f"{where} must be text or a list of parts.", where)
     texts: list[str] = []
     for part in content:
-        kind = part.get("type", "text") if isinstance(part, dict) else "text"
-        text = part if isinstance(part, str) else part.get(kind) if isinstance(part, dict) else None
-        if kind in ("input_text", "output_text"):
-            text = part.get("text")
-        elif kind not in ("text", "refusal", "thinking"):
+        part = {"type": "text", "text": part} if isinstance(part, str) else part
+        kind = part.get("type", "text") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise RequestError(f"{where} must hold strings, or objects with a type.", where)
+        if kind not in TEXT_PARTS:
             raise RequestError(f"{where} holds a part of type {kind!r}; this model reads text only.", where)
+        text = part.get(TEXT_PARTS[kind])
         if not isinstance(text, str):
             raise RequestError(f"{where} holds a part without text.", where)
         texts.append(text)

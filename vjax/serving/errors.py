@@ -55,6 +55,7 @@ def as_api_error(error: BaseException) -> ApiError:
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {message, type, param, code}}`, without file paths or addresses of this machine."""
     message = _ADDRESS.sub("", _PATH.sub("<path>", str(error))) if error.status >= 500 else str(error)
+    message = message.encode("utf-8", "replace").decode()  # JSON may have brought half a surrogate pair
     return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.status}}
 
 

@@ -111,7 +111,6 @@ class _Life:
             self.app,
             log_level=options.uvicorn_log_level,
             access_log=not options.disable_uvicorn_access_log,
-            root_path=options.root_path,
             ssl_keyfile=options.ssl_keyfile,
             ssl_certfile=options.ssl_certfile,
             timeout_graceful_shutdown=options.shutdown_timeout + LAST_WORDS,
