@@ -92,13 +92,20 @@ def run(args: argparse.Namespace) -> int:
 
 def report(name: str, startup: float, results: list[Result]) -> dict[str, Any]:
     """Results with what they depend on."""
-    import jax
-
-    device = jax.devices()[0]
     return {
         "model": name,
         "startup_seconds": startup,
         "results": [asdict(result) for result in results],
+        **environment(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions, commit, date and command: what a figure needs beside it."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
         "machine": {"device": device.device_kind, "platform": device.platform, "cores": os.cpu_count()},
         "versions": {"vjax": __version__, "jax": jax.__version__, "python": platform.python_version()},
         "commit": commit(),

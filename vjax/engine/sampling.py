@@ -5,7 +5,8 @@ penalties, argmax for greedy rows, temperature, min_p, top_k, top_p, then a Gumb
 for is skipped by a branch on the device. S rows, V tokens of vocabulary.
 
 On a GPU, XLA replays a step as one CUDA graph, branches included, but ends the graph at a loop or a sort and waits for
-the host there (3 ms of an 8.4 ms step on an H200). So there are none on GPUs: loops are unrolled.
+the host there, whether or not the loop's branch is taken (2.4 ms of an 8.4 ms step on an H200). So for GPUs loops are
+unrolled and nothing is sorted.
 """
 
 from __future__ import annotations

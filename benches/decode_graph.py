@@ -1,0 +1,143 @@
+"""Times an engine's decode graphs alone, on random weights, caches and page tables: no scheduler, no tokenizer.
+
+    python -m benches.decode_graph llama8b --batch 1,64 [--kv 192] [--sampled] [--profile]
+
+`--sampled` asks for temperature, top-k and top-p in every row, `--profile` lists the kernels that take the time. A
+profile shows kernels one by one (XLA records no CUDA graph while it profiles), so its sum is less than a step.
+Prints a line for each batch size and, with `--json`, writes what `vjax bench` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vjax.bench import SHAPES, environment
+from vjax.config import EngineConfig
+from vjax.engine.engine import Engine
+from vjax.engine.layout import ROW_PARAMS, Layout
+from vjax.engine.state import State
+
+STEPS, ROUNDS, SHOWN = 50, 5, 20
+
+
+def make_engine(shape: str, batch: int, kv: int, dtype: str, layers: int | None) -> Engine:
+    config = SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config))
+        return Engine(
+            EngineConfig(
+                model=folder, load_format="dummy", dtype=dtype, max_model_len=kv + 64, max_num_seqs=batch,
+                warmup="lazy", num_gpu_blocks_override=batch * (kv // 16 + 6) + 64, skip_tokenizer_init=True,
+            )
+        )  # fmt: skip
+
+
+def random_state(engine: Engine, kv: int) -> State:
+    """The engine's state, filled: normal keys and values, tokens, and distinct pages in random order for every row."""
+    runner, rng = engine.runner, np.random.default_rng(0)
+    state, shape = runner.state, runner.shape
+    pages = rng.permutation(shape.pages - 1) + 1
+    each = -(-(kv + 1) // shape.page_size)
+    table = np.zeros(state.page_table.shape, np.int32)
+    for row in range(shape.slots):
+        table[row, :each] = pages[row * each : (row + 1) * each]
+
+    def noise(pool: jax.Array) -> jax.Array:
+        return jnp.asarray(rng.standard_normal(pool.shape, np.float32), pool.dtype)
+
+    tokens = jnp.asarray(rng.integers(0, 30000, state.tokens.shape), jnp.int32)
+    return State(jax.tree.map(noise, state.cache), tokens, jnp.asarray(table))
+
+
+def plan(layout: Layout, kv: int, sampled: bool) -> np.ndarray:
+    """One step's buffer: every row decodes at position `kv - 1`."""
+    buffer = np.full(layout.size, -1, np.int32)
+    view = layout.views(buffer)
+    view["scored"][:], view["slot"][:] = 0, np.arange(layout.rows)
+    view["kv_len"][:] = view["store"][:] = kv
+    values = dict(temperature=float(sampled), top_p=0.9 if sampled else 1.0, repetition_penalty=1.0)
+    view["params"][:] = 0
+    for name, value in values.items():
+        view["params"][ROW_PARAMS.index(name)] = np.float32(value).view(np.int32)
+    view["params"][ROW_PARAMS.index("top_k")] = 50 if sampled else 0
+    return buffer
+
+
+class Timed:
+    """A compiled graph with its state."""
+
+    def __init__(self, compiled: Any, params: Any, state: State, buffer: np.ndarray) -> None:
+        self.compiled, self.params, self.state, self.buffer = compiled, params, state, buffer
+
+    def seconds(self, steps: int) -> float:
+        """A step's time over `steps` that follow each other, as an engine's do."""
+        started = time.perf_counter()
+        for _ in range(steps):
+            self.state, result = self.compiled(self.params, self.state, self.buffer)
+        jax.block_until_ready(result)
+        return (time.perf_counter() - started) / steps
+
+
+def profile(timed: Timed) -> list[str]:
+    steps = 10
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            timed.seconds(steps)
+        file = next(Path(folder).rglob("*.trace.json.gz"))
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+    spent: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for e in events:
+        if e.get("ph") == "X" and "GPU" in names.get(e["pid"], "") and "hlo_op" in e.get("args", {}):
+            spent[e["name"]] += e["dur"]
+            count[e["name"]] += 1
+    lines = [f"  kernels {spent.total() / steps / 1e3:.3f} ms a step"]
+    for name, micros in spent.most_common(SHOWN):
+        lines.append(f"  {micros / steps / 1e3:.3f} ms x{count[name] // steps} {name[:90]}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=sorted(SHAPES))
+    parser.add_argument("--batch", default="1,64", help="sizes, comma-separated")
+    parser.add_argument("--kv", type=int, default=192, help="tokens that every row has")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--layers", type=int, default=None, help="fewer, for a quick look")
+    parser.add_argument("--sampled", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", type=Path, default=None)
+    args = parser.parse_args()
+    batches = [int(size) for size in args.batch.split(",")]
+    engine = make_engine(args.shape, max(batches), args.kv, args.dtype, args.layers)
+    runner, state, rows = engine.runner, random_state(engine, args.kv), []
+    del runner.state  # donated below
+    for batch in batches:
+        layout, compiled = runner.graphs.take(True, batch)
+        timed = Timed(compiled, runner.params, state, plan(layout, args.kv, args.sampled))
+        timed.seconds(5)
+        step = sorted(timed.seconds(STEPS) for _ in range(ROUNDS))[ROUNDS // 2]
+        temporary = compiled.memory_analysis().temp_size_in_bytes
+        print(f"STEP {args.shape} B={batch} kv={args.kv} {step * 1e3:.3f} ms, {temporary / 1e6:.0f} MB temporary")
+        if args.profile:
+            print("\n".join(profile(timed)), flush=True)
+        rows.append({"batch": batch, "kv": args.kv, "step": step, "temporary_bytes": temporary})
+        state = timed.state
+    if args.json:
+        args.json.write_text(json.dumps({"model": args.shape, "results": rows, **environment()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
