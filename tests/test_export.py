@@ -122,3 +122,10 @@ def test_bad_options(tmp_path: Path) -> None:
         export(config, tmp_path)
     with pytest.raises(ModelError, match="--max-len"):
         export(config, tmp_path / "out", max_len=10**6)
+
+
+def test_without_flatbuffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vjax.export.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"pip install 'vjax\[export\]'"):
+        export(EngineConfig(model="unused"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

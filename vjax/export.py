@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ def export(
             raise ModelError(f"--platforms holds {platform!r}; known: {', '.join(PLATFORMS)}.")
     if out.exists() and any(out.iterdir()):
         raise ModelError(f"{out} exists and is not empty; choose another --out.")
+    if find_spec("flatbuffers") is None:
+        raise ModelError("an export needs flatbuffers, which is not installed; run: pip install 'vjax[export]'.")
     prepare(config)
     # Portable implementations only: a kernel of our own would tie the artifact to a library or a GPU's generation.
     dispatch.choose(dispatch.REFERENCE)
