@@ -1,4 +1,4 @@
-"""Correctness on a GPU, which the test suite does not touch: every family's first golden in float32 through the engine,
+"""Correctness on a GPU, which the test suite does not touch: one golden of every family in float32 through the engine,
 with the kernels that a GPU takes, and the logits of a bfloat16 engine against the float32 ones by teacher forcing.
 
     make gpu-test

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     startup = time.perf_counter() - started
     print(f"RESULT {args.model} startup {startup:.1f}s", flush=True)
     vocab = llm.engine.limits.vocab_size
-    _generate(llm, 4, 64, 8, vocab)
+    _generate(llm, *min(work, key=lambda pair: pair[0] * pair[1]), min(args.decode, 8), vocab)
     llm.engine.runner.graphs.wait()
     results = []
     for batch, prompt in work:

@@ -12,7 +12,6 @@ from vjax.pallas_kernels import dispatch
 
 # In a process of its own: Triton's interpreter, which other tests turn on, excludes its compiler.
 PROGRAM = """
-from types import SimpleNamespace as Namespace
 import jax, jax.numpy as jnp
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.add_rms_norm import add_rms_norm
@@ -26,10 +25,9 @@ allowed = [jax.export.DisabledSafetyCheck.custom_call("triton_kernel_call_ffi")]
 for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
     for dtype in (jnp.bfloat16, jnp.float32):
         def attend(q, k, v, table, length, start, position):
-            pool = Namespace(k=k, v=v, pages=pages, page_size=16)
-            step = Namespace(page_table=table, kv_len=length, query_start=start, decode=decode)
-            spec = Namespace(scale=0.1, window=40, softcap=None, pool_layer=1)
-            return paged_attention(q, pool, step, position, spec)
+            return paged_attention(
+                q, k, v, table, length, start, position, decode=decode, first_page=pages, scale=0.1, window=40
+            )
 
         pool = array(2 * pages, 16, heads, dim, dtype=dtype)
         args = (array(tokens, heads, groups, dim, dtype=dtype), pool, pool, array(rows, width), array(rows),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def serving(model: Path, log: Path, *flags: str) -> Iterator[Running]:
     port = free_port()
     command = [sys.executable, "-m", "vjax.serve", str(model), "--port", str(port), *OPTIONS, *flags]
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, text=True, cwd=Path(__file__).parents[2])
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, text=True, cwd=Path(__file__).parents[2], start_new_session=True
+        )
     server = Running(process, port)
     try:
         wait_until_healthy(server)
@@ -69,7 +72,14 @@ def test_golden_tokens(name: str, tmp_path: Path) -> None:
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer.choices[-1].text
         check_chat(server, greedy)
 
-        server.process.send_signal(signal.SIGTERM)
+        with server.http.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            read = [next(lines)]
+            # To the whole group, as service managers do: the engine's process must leave the drain to the server.
+            os.killpg(server.process.pid, signal.SIGTERM)
+            read += lines
+        assert read[-2:] == ["data: [DONE]", ""]
+        assert '"error"' not in "".join(read)
         assert server.process.wait(30) == 0
 
 

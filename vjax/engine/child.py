@@ -135,7 +135,9 @@ def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
 
 def main(fd: int) -> int:
     """The child: build the engine that the first message names, serve, report what ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    # Ctrl-C and a service manager's SIGTERM go to the whole group. The parent decides; when it ends, so does the child.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.dup2(2, 1)  # standard output belongs to the parent
     link = Link(socket.socket(fileno=fd))
     start = next(iter(link.receive(wait=True)))

@@ -39,7 +39,7 @@ from vjax.errors import EngineDeadError, VjaxError
 
 ENGINE = "vjax.engine.engine:Engine"
 CHILD = "vjax.engine.child"
-STOP_TIMEOUT = 10.0  # seconds that a child gets to end by itself, then to end on SIGTERM
+STOP_TIMEOUT = 10.0  # seconds that a child gets to end by itself
 
 
 class EngineProcess:
@@ -116,20 +116,17 @@ class EngineProcess:
                     future.set_exception(EngineDeadError("the engine stopped."))
 
     async def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """End the child: asked, then SIGTERM, then SIGKILL. Harmless when it never started or ended already."""
+        """End the child: asked, then by SIGKILL. Harmless when it never started or ended already."""
         self._stopping = True
         child = self._child
         if child is None:
             return
         self._send(Stop())
-        for signal_child in (child.terminate, child.kill, None):
-            try:
-                await asyncio.to_thread(child.wait, timeout)
-                break
-            except subprocess.TimeoutExpired:
-                assert signal_child is not None
-                signal_child()
-                timeout = max(timeout, 1.0)
+        try:
+            await asyncio.to_thread(child.wait, timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            await asyncio.to_thread(child.wait)
         if self._writer is not None:
             self._writer.close()
 

@@ -67,8 +67,11 @@ def attend(
         weights = attention_weights(q, k, ctx.positions, spec)  # [K, G, T, T]
         ctx.tap("attention", weights.reshape(-1, *weights.shape[2:]))
         return jnp.einsum("kgts,skd->tkgd", weights.astype(v.dtype), v, precision=lax.Precision.HIGHEST), cache
-    pool = cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
-    out = paged_attention(q, pool, ctx.step, ctx.positions, spec)
+    step, pool = ctx.step, cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
+    out = paged_attention(
+        q, pool.k, pool.v, step.page_table, step.kv_len, step.query_start, ctx.positions, decode=step.decode,
+        first_page=spec.pool_layer * pool.pages, scale=spec.scale, window=spec.window, softcap=spec.softcap,
+    )  # fmt: skip
     return out, {**cache, spec.pool: pool}
 
 

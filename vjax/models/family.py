@@ -23,15 +23,9 @@ class Block(Protocol):
     """
 
     def __call__(
-        self,
-        w: Tree,
-        x: jax.Array,
-        update: jax.Array | None,
-        ctx: Context,
-        cache: Cache | None,
-        config: ModelConfig,
-        layer: int,
-    ) -> tuple[jax.Array, jax.Array, Cache | None]: ...
+        self, w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+        config: ModelConfig, layer: int,
+    ) -> tuple[jax.Array, jax.Array, Cache | None]: ...  # fmt: skip
 
 
 @dataclass(frozen=True)

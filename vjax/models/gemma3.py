@@ -84,14 +84,9 @@ def params(config: ModelConfig) -> Tree:
 
 
 def block(
-    w: Tree,
-    x: jax.Array,
-    update: jax.Array | None,
-    ctx: Context,
-    cache: Cache | None,
-    config: ModelConfig,
-    layer: int,
-) -> tuple[jax.Array, jax.Array, Cache | None]:
+    w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+    config: ModelConfig, layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
     eps, offset = config.norm_eps, config.norm_offset
     x, normed = add_rms_norm(x, update, w["attention_norm"], eps, ctx, offset)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])

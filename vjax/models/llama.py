@@ -37,14 +37,9 @@ def params(config: ModelConfig) -> Tree:
 
 
 def block(
-    w: Tree,
-    x: jax.Array,
-    update: jax.Array | None,
-    ctx: Context,
-    cache: Cache | None,
-    config: ModelConfig,
-    layer: int,
-) -> tuple[jax.Array, jax.Array, Cache | None]:
+    w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+    config: ModelConfig, layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
     x, normed = add_rms_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_rms_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)

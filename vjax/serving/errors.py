@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -35,7 +36,7 @@ class ApiError(VjaxError):
 
     def __init__(self, status: int, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.param, self.kind = status, param, kind or TYPES.get(status, "InternalServerError")
+        self.status, self.param, self.kind = status, param, kind or TYPES.get(status) or HTTPStatus(status).phrase
 
 
 def as_api_error(error: BaseException) -> ApiError:

@@ -34,7 +34,7 @@ COUNTERS = (
     ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", "prefix_queries"),
     ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", "prefix_hits"),
     ("vllm:num_preemptions", "Requests preempted.", "preemptions"),
-    ("vllm:prompt_tokens", "Prompt tokens computed.", "prompt_tokens"),
+    ("vllm:prompt_tokens", "Prompt tokens processed, cached ones included.", "prompt_tokens"),
     ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
 )
 TIMES = {

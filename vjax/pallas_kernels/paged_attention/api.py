@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.paged_attention import cpu, reference
 
-if TYPE_CHECKING:
-    from vjax.layers.attention import AttentionSpec
-    from vjax.layers.paging import KVPool, PagedStep
-
 MAX_DIM = 256  # wider heads do not fit the kernels' registers
 MAX_GROUP = 128  # queries of one key/value head: a decode tile holds them all
 
 
 def paged_attention(
-    q: jax.Array, pool: KVPool, step: PagedStep, positions: jax.Array, spec: AttentionSpec
-) -> jax.Array:
-    """`q[T, K, G, D]` over the pages of each row; this step's keys and values are already in the pool."""
-    options: dict[str, Any] = dict(scale=spec.scale, window=spec.window, softcap=spec.softcap)
-    first_page = spec.pool_layer * pool.pages
-    picked = dispatch.pick("paged_attention", _obstacle(q, spec), cpu.obstacle(q, pool.k))
+    q: jax.Array, k_pool: jax.Array, v_pool: jax.Array, page_table: jax.Array, kv_len: jax.Array,
+    query_start: jax.Array, positions: jax.Array, *, decode: bool, first_page: int = 0, scale: float,
+    window: int | None = None, softcap: float | None = None,
+) -> jax.Array:  # fmt: skip
+    """`q[T, K, G, D]` over the pages of each row; this step's keys and values are already in the pools.
+
+    Pools `[P, page_size, K, D]`; `page_table[S, W]`, whose entries count from `first_page`; `kv_len[S]`; row r's tokens
+    are `query_start[r] .. query_start[r + 1]`, at `positions[T]`. In a `decode` step T == S, one token a row.
+    """
+    options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap)
+    picked = dispatch.pick("paged_attention", _obstacle(q, scale), cpu.obstacle(q, k_pool))
     if picked == "triton":
-        return _triton(q, pool, step, positions, first_page, options)
-    pages = step.page_table + first_page
-    if step.decode:
-        decode = cpu if picked == "native" else reference
-        return decode.decode_attention(q, pool.k, pool.v, pages, step.kv_len, **options)
-    return reference.ragged_attention(q, pool.k, pool.v, pages, step.kv_len, step.query_start, positions, **options)
+        # Imported here: Triton is not on every machine, and slow to import.
+        from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
+
+        args, options = (q, k_pool, v_pool, page_table, kv_len), options | {"first_page": first_page}
+        if decode:
+            return triton_decode.decode_attention(*args, **options)
+        return triton_ragged.ragged_attention(*args, query_start, positions, **options)
+    args = (q, k_pool, v_pool, page_table + first_page, kv_len)
+    if decode:
+        return (cpu if picked == "native" else reference).decode_attention(*args, **options)
+    return reference.ragged_attention(*args, query_start, positions, **options)
 
 
-def _triton(
-    q: jax.Array, pool: KVPool, step: PagedStep, positions: jax.Array, first_page: int, options: dict[str, Any]
-) -> jax.Array:
-    # Imported here: Triton is not on every machine, and slow to import.
-    from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
-
-    args = (q, pool.k, pool.v, step.page_table, step.kv_len)
-    if step.decode:
-        return triton_decode.decode_attention(*args, first_page=first_page, **options)
-    return triton_ragged.ragged_attention(
-        *args, step.query_start, positions, first_page=first_page, **options
-    )  # fmt: skip
-
-
-def _obstacle(q: jax.Array, spec: AttentionSpec) -> str | None:
+def _obstacle(q: jax.Array, scale: float) -> str | None:
     """Why the kernels cannot take these inputs, or None."""
     if q.shape[-1] > MAX_DIM:
         return f"heads are {q.shape[-1]} wide, more than {MAX_DIM}"
     if q.shape[-2] > MAX_GROUP:
         return f"{q.shape[-2]} query heads share a key head, more than {MAX_GROUP}"
-    if spec.scale <= 0:
-        return f"the scale is {spec.scale}"
-    return None
+    return f"the scale is {scale}" if scale <= 0 else None
