@@ -58,7 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--work", default=None, help="batch x prompt pairs such as 1x128,64x128; a standard set by default"
     )
     parser.add_argument("--decode", type=int, default=DECODED, help="tokens to decode")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of each; the fastest counts")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=4,
+        help="runs of each; the fastest counts (CUDA graphs are recorded anew in the first few)",
+    )
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--max-model-len", type=int, default=None)
     parser.add_argument("--max-num-seqs", type=int, default=None)

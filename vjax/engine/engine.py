@@ -40,7 +40,7 @@ class Engine:
             model, params = load_model(config, mesh)
         clock.lap("weights")
         dtype = compute_dtype(params)
-        shape = limits.state_shape(config, model.config, dtype)
+        shape = limits.state_shape(config, model.config, dtype, largest_weight=largest_leaf(params))
         buckets = BucketPlan.make(platform.platform(), shape.slots, limits.max_num_batched_tokens(config))
         self.config, self.model = config, model
         self.runner = Runner(
@@ -139,6 +139,11 @@ def compile_workers() -> int:
 def compute_dtype(params: Tree) -> jnp.dtype:
     """What the embedding's rows come out as: the dtype of activations and of the cache."""
     return jax.eval_shape(lambda: params["embed"].rows(jnp.zeros((1,), jnp.int32))).dtype
+
+
+def largest_leaf(params: Tree) -> int:
+    """Bytes of the largest array on one device."""
+    return max(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(params))
 
 
 class _Clock:

@@ -26,14 +26,22 @@ def max_num_batched_tokens(config: EngineConfig) -> int:
     return tokens
 
 
-def temporary_bytes(model: ModelConfig, rows: int, tokens: int, dtype: jnp.dtype) -> int:
-    """A generous bound on a step's temporaries: logits in float32 with a few copies, and a layer's activations."""
+def temporary_bytes(model: ModelConfig, rows: int, tokens: int, dtype: jnp.dtype, largest_weight: int) -> int:
+    """A generous bound on a step's temporaries: logits in float32 with a few copies, and a layer's activations.
+
+    Graphs are also compiled while steps run, and XLA times its candidates for a product on operands of its own:
+    `largest_weight` bytes more.
+    """
     width = 4 * model.hidden_size + 3 * model.intermediate_size + 3 * model.num_heads * model.head_dim
-    return 5 * rows * model.vocab_size * 4 + 2 * tokens * width * jnp.dtype(dtype).itemsize + (256 << 20)
+    activations = 5 * rows * model.vocab_size * 4 + 2 * tokens * width * jnp.dtype(dtype).itemsize
+    return activations + largest_weight * 5 // 4 + (256 << 20)
 
 
-def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype) -> StateShape:
-    """How many pages there are and how long a request may get. Raises `CapacityError` if one request does not fit."""
+def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, largest_weight: int = 0) -> StateShape:
+    """How many pages there are and how long a request may get. Raises `CapacityError` if one request does not fit.
+
+    `largest_weight`: bytes of it on one device.
+    """
     longest = config.max_model_len or model.max_position
     if config.max_model_len and config.max_model_len > model.max_position:
         raise ModelError(
@@ -41,7 +49,7 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype) -> S
             "set hf_overrides={'max_position_embeddings': ...} if you know that it can."
         )
     per_page = page_bytes(model, config.block_size, dtype)
-    pages = config.num_gpu_blocks_override or _budget(config, model, dtype) // per_page
+    pages = config.num_gpu_blocks_override or _budget(config, model, dtype, largest_weight) // per_page
     room = (pages - 1) * config.block_size  # page 0 is a dummy
     if room < config.block_size:
         raise CapacityError(
@@ -65,11 +73,11 @@ def _capped(config: EngineConfig) -> bool:
     return config.num_gpu_blocks_override is None and config.kv_cache_memory_bytes is None and platform() == "cpu"
 
 
-def _budget(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype) -> int:
+def _budget(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, largest_weight: int) -> int:
     if config.kv_cache_memory_bytes is not None:
         return config.kv_cache_memory_bytes
     free = free_bytes(config)
     if free is None:
         return CPU_CACHE_BYTES
-    rest = free - temporary_bytes(model, max_num_seqs(config), max_num_batched_tokens(config), dtype)
-    return max(rest, 0) * config.tensor_parallel_size
+    rows, tokens = max_num_seqs(config), max_num_batched_tokens(config)
+    return max(free - temporary_bytes(model, rows, tokens, dtype, largest_weight), 0) * config.tensor_parallel_size

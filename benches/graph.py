@@ -1,10 +1,11 @@
-"""Times an engine's decode graphs alone, on random weights, caches and page tables: no scheduler, no tokenizer.
+"""Times an engine's graphs alone, on random weights, caches and page tables: no scheduler, no tokenizer.
 
-    python -m benches.decode_graph llama8b --batch 1,64 [--kv 192] [--sampled] [--profile]
+    python -m benches.graph llama8b --decode 1,64 --prefill 128,1024 [--kv 192] [--sampled] [--profile]
 
-`--sampled` asks for temperature, top-k and top-p in every row, `--profile` lists the kernels that take the time. A
-profile shows kernels one by one (XLA records no CUDA graph while it profiles), so its sum is less than a step.
-Prints a line for each batch size and, with `--json`, writes what `vjax bench` writes.
+A decode step has that many rows, a prefill step one row of that many tokens, in the bucket that holds them. `--sampled`
+asks for temperature, top-k and top-p in every row, `--profile` lists the kernels that take the time. A profile shows
+kernels one by one (XLA records no CUDA graph while it profiles), so its sum is less than a step.
+Prints a line for each step and, with `--json`, writes what `vjax bench` writes.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ from vjax.engine.state import State
 STEPS, ROUNDS, SHOWN = 50, 5, 20
 
 
-def make_engine(shape: str, batch: int, kv: int, dtype: str, layers: int | None) -> Engine:
+def make_engine(shape: str, batch: int, kv: int, tokens: int, dtype: str, layers: int | None) -> Engine:
     config = SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         return Engine(
             EngineConfig(
                 model=folder, load_format="dummy", dtype=dtype, max_model_len=kv + 64, max_num_seqs=batch,
-                warmup="lazy", num_gpu_blocks_override=batch * (kv // 16 + 6) + 64, skip_tokenizer_init=True,
+                max_num_batched_tokens=max(tokens, 2048), warmup="lazy",
+                num_gpu_blocks_override=batch * (kv // 16 + 6) + 64, skip_tokenizer_init=True,
             )
         )  # fmt: skip
 
@@ -60,18 +62,34 @@ def random_state(engine: Engine, kv: int) -> State:
     return State(jax.tree.map(noise, state.cache), tokens, jnp.asarray(table))
 
 
-def plan(layout: Layout, kv: int, sampled: bool) -> np.ndarray:
+def decode_plan(layout: Layout, kv: int, sampled: bool) -> np.ndarray:
     """One step's buffer: every row decodes at position `kv - 1`."""
+    buffer, view = empty_plan(layout, sampled)
+    view["slot"][:] = np.arange(layout.rows)
+    view["kv_len"][:] = view["store"][:] = kv
+    return buffer
+
+
+def prefill_plan(layout: Layout, tokens: int, sampled: bool) -> np.ndarray:
+    """One step's buffer: a prompt of `tokens` in the first row."""
+    buffer, view = empty_plan(layout, sampled)
+    view["slot"][:] = view["kv_len"][:] = view["row"][:] = view["query_start"][0] = 0
+    view["kv_len"][0] = view["store"][0] = view["query_start"][1:] = tokens
+    view["position"][:tokens] = np.arange(tokens)
+    view["ids"][:tokens] = np.random.default_rng(1).integers(0, 30000, tokens)
+    return buffer
+
+
+def empty_plan(layout: Layout, sampled: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """A buffer without edits and page updates, and its fields."""
     buffer = np.full(layout.size, -1, np.int32)
     view = layout.views(buffer)
-    view["scored"][:], view["slot"][:] = 0, np.arange(layout.rows)
-    view["kv_len"][:] = view["store"][:] = kv
+    view["scored"][:] = view["params"][:] = 0
     values = dict(temperature=float(sampled), top_p=0.9 if sampled else 1.0, repetition_penalty=1.0)
-    view["params"][:] = 0
     for name, value in values.items():
         view["params"][ROW_PARAMS.index(name)] = np.float32(value).view(np.int32)
     view["params"][ROW_PARAMS.index("top_k")] = 50 if sampled else 0
-    return buffer
+    return buffer, view
 
 
 class Timed:
@@ -109,31 +127,39 @@ def profile(timed: Timed) -> list[str]:
     return lines
 
 
+def sizes(text: str) -> list[int]:
+    return [int(size) for size in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=sorted(SHAPES))
-    parser.add_argument("--batch", default="1,64", help="sizes, comma-separated")
-    parser.add_argument("--kv", type=int, default=192, help="tokens that every row has")
+    parser.add_argument("--decode", type=sizes, default=[], help="rows, comma-separated")
+    parser.add_argument("--prefill", type=sizes, default=[], help="tokens, comma-separated")
+    parser.add_argument("--kv", type=int, default=192, help="tokens that every decode row has")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--layers", type=int, default=None, help="fewer, for a quick look")
     parser.add_argument("--sampled", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
-    batches = [int(size) for size in args.batch.split(",")]
-    engine = make_engine(args.shape, max(batches), args.kv, args.dtype, args.layers)
-    runner, state, rows = engine.runner, random_state(engine, args.kv), []
+    longest = max([args.kv, *args.prefill])
+    engine = make_engine(args.shape, max([1, *args.decode]), longest, longest, args.dtype, args.layers)
+    runner, state, rows = engine.runner, random_state(engine, longest), []
     del runner.state  # donated below
-    for batch in batches:
-        layout, compiled = runner.graphs.take(True, batch)
-        timed = Timed(compiled, runner.params, state, plan(layout, args.kv, args.sampled))
+    work = [(True, size, args.kv) for size in args.decode] + [(False, size, size) for size in args.prefill]
+    for decode, size, kv in work:
+        layout, compiled = runner.graphs.take(decode, size)
+        buffer = (decode_plan if decode else prefill_plan)(layout, kv, args.sampled)
+        timed = Timed(compiled, runner.params, state, buffer)
         timed.seconds(5)
         step = sorted(timed.seconds(STEPS) for _ in range(ROUNDS))[ROUNDS // 2]
         temporary = compiled.memory_analysis().temp_size_in_bytes
-        print(f"STEP {args.shape} B={batch} kv={args.kv} {step * 1e3:.3f} ms, {temporary / 1e6:.0f} MB temporary")
+        name = f"decode B={size} kv={kv}" if decode else f"prefill {kv} tokens in {layout.tokens}"
+        print(f"STEP {args.shape} {name} {step * 1e3:.3f} ms, {temporary / 1e6:.0f} MB temporary")
         if args.profile:
             print("\n".join(profile(timed)), flush=True)
-        rows.append({"batch": batch, "kv": args.kv, "step": step, "temporary_bytes": temporary})
+        rows.append({"decode": decode, "size": size, "kv": kv, "step": step, "temporary_bytes": temporary})
         state = timed.state
     if args.json:
         args.json.write_text(json.dumps({"model": args.shape, "results": rows, **environment()}, indent=1))
