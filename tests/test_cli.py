@@ -160,6 +160,11 @@ def test_the_http_process_imports_no_jax() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_package_is_the_command() -> None:
+    result = subprocess.run([sys.executable, "-m", "vjax", "--version"], capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == f"vjax {__version__}"
+
+
 def test_version() -> None:
     for flag in ("--version", "-v"):
         assert run(flag).stdout == f"vjax {__version__}\n"

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SHORT_PROMPT = 64  # tokens: a question with its chat template
 NICE = 10
+# XLA's rematerialization counts the donated cache twice, finds too little memory and recomputes what it need not.
+COMPILER_OPTIONS = {"xla_disable_hlo_passes": "rematerialization"}
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Graphs:
         if self._closing:
             raise RuntimeError("the engine is shutting down")
         started = time.monotonic()
-        compiled = self._tracer.submit(self._lower, key).result().compile()
+        compiled = self._tracer.submit(self._lower, key).result().compile(compiler_options=COMPILER_OPTIONS)
         self._ready[key] = compiled
         self.seconds += time.monotonic() - started
         log.debug("compiled %s in %.1f s", key, time.monotonic() - started)
