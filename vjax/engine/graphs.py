@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 SHORT_PROMPT = 64  # tokens: a question with its chat template
 NICE = 10
 # XLA's rematerialization counts the donated cache twice, finds too little memory and recomputes what it need not.
-COMPILER_OPTIONS = {"xla_disable_hlo_passes": "rematerialization"}
+COMPILER_OPTIONS: dict[str, str | bool] = {"xla_disable_hlo_passes": "rematerialization"}
 
 
 @dataclass(frozen=True)
