@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from tests.serving.fakes import Running, fake_llm, running
 from vjax.serving.app import build_app
 from vjax.serving.logs import stats_line
 from vjax.serving.options import ServerOptions
+from vjax.serving.server import listen
 from vjax.version import __version__
 
 
@@ -177,3 +179,10 @@ def test_options_are_checked() -> None:
     for bad in ({"port": 70000}, {"shutdown_timeout": -1}, {"ssl_keyfile": "/nothing"}, {"max_request_body_bytes": 0}):
         with pytest.raises(ValueError, match="--"):
             ServerOptions(**bad)  # type: ignore[arg-type]
+
+
+def test_responses_do_not_wait_for_confirmations() -> None:
+    """asyncio turns Nagle's algorithm off only for sockets that name their protocol, uvloop for none that we bring."""
+    with listen(ServerOptions(host="127.0.0.1", port=0)) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.proto == socket.IPPROTO_TCP
