@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -120,8 +121,21 @@ def test_bad_options(tmp_path: Path) -> None:
         export(config, tmp_path / "out", platforms=("tpu",))
     with pytest.raises(ModelError, match="not empty"):
         export(config, tmp_path)
+    with pytest.raises(ModelError, match="Not a directory"):
+        export(config, Path(__file__))
     with pytest.raises(ModelError, match="--max-len"):
         export(config, tmp_path / "out", max_len=10**6)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("vjax.export._write_weights", full)
+    config = EngineConfig(model=str(checkpoint(CASE, tmp_path)), use_tqdm_on_load=False)
+    with pytest.raises(ModelError, match="out: cannot be written: No space left on device"):
+        export(config, tmp_path / "out", prefill=(4,), max_len=16, show=False)
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_without_flatbuffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
@@ -72,8 +75,7 @@ def export(
     for platform in platforms:
         if platform not in PLATFORMS:
             raise ModelError(f"--platforms holds {platform!r}; known: {', '.join(PLATFORMS)}.")
-    if out.exists() and any(out.iterdir()):
-        raise ModelError(f"{out} exists and is not empty; choose another --out.")
+    _check_empty(out)
     if find_spec("flatbuffers") is None:
         raise ModelError("an export needs flatbuffers, which is not installed; run: pip install 'vjax[export]'.")
     prepare(config)
@@ -85,20 +87,45 @@ def export(
     shape = _state_shape(max(batch), max_len, config.block_size)
     plan = BucketPlan(tuple(sorted(batch)), tuple(sorted(prefill)), max(batch))
     keys = [plan.key(False, t) for t in plan.prefill] + [plan.key(True, s) for s in plan.decode]
-    out.mkdir(parents=True, exist_ok=True)
     weights, names, treedef = _flatten(params)
     state = abstract_state(model.config, shape, compute_dtype(params), make_mesh(1))
     graphs = [_describe(key) for key in keys]
     jobs = [(key, graph, platform) for key, graph in zip(keys, graphs, strict=True) for platform in platforms]
-    for key, graph, platform in tqdm(jobs, desc="Exporting", unit="graph", disable=not show):
-        file = f"{graph['name']}.{platform}.jaxexp"
-        (out / file).write_bytes(_artifact(model, key, weights, treedef, state, platform))
-        graph["files"][platform] = file
-    _write_weights(out, weights, names)
-    manifest = _manifest(model, shape, graphs, weights, names, state, platforms)
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    shutil.copyfile(vjax.exported_runner.__file__, out / "run.py")
-    _write_tokenizer(config, out)
+    with _new_folder(out):
+        for key, graph, platform in tqdm(jobs, desc="Exporting", unit="graph", disable=not show):
+            file = f"{graph['name']}.{platform}.jaxexp"
+            (out / file).write_bytes(_artifact(model, key, weights, treedef, state, platform))
+            graph["files"][platform] = file
+        _write_weights(out, weights, names)
+        manifest = _manifest(model, shape, graphs, weights, names, state, platforms)
+        (out / "manifest.json").write_text(json.dumps(manifest, indent=1))
+        shutil.copyfile(vjax.exported_runner.__file__, out / "run.py")
+        _write_tokenizer(config, out)
+
+
+def _check_empty(out: Path) -> None:
+    try:
+        if out.exists() and any(out.iterdir()):
+            raise ModelError(f"{out} exists and is not empty; choose another --out.")
+    except OSError as error:
+        raise ModelError(f"--out {out}: {error.strerror}.") from None
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[None]:
+    """Makes `out`, and empties it again if what follows fails."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"--out {out}: {error.strerror}.") from None
+    try:
+        yield
+    except BaseException as error:
+        for file in out.iterdir():
+            file.unlink()
+        if isinstance(error, OSError | SafetensorError):  # what safetensors raises when it cannot write
+            raise ModelError(f"{out}: cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+        raise
 
 
 def _artifact(

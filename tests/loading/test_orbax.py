@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -110,6 +111,13 @@ def test_a_failed_save_leaves_nothing(tmp_path: Path) -> None:
         save_checkpoint(path, params(), {"new": True}, tokenizer=tmp_path / "absent.gguf", force=True)
     assert read_checkpoint_config(path) == CONFIG
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vjax.loading.orbax.shutil.disk_usage", lambda folder: SimpleNamespace(free=100))
+    with pytest.raises(CheckpointError, match="needs 0 MiB, 0 MiB are free"):
+        save_checkpoint(tmp_path / "out", {"a": jnp.zeros(1000)}, {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_model(tmp_path: Path) -> None:

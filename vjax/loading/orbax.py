@@ -7,6 +7,7 @@ tokenizer's files.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ def save_checkpoint(
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be written: {error.strerror or error}.") from None
     try:
+        _check_space(directory, sum(array.nbytes for array in arrays.values()))
         with _checkpointer(directory) as checkpointer:
             checkpointer.save(staging / PARAMS, arrays)
             checkpointer.wait_until_finished()
@@ -103,6 +105,13 @@ def load_checkpoint(
     return jax.tree.unflatten(jax.tree.structure(wanted), [arrays[name] for name in named])
 
 
+def _check_space(directory: Path, need: int) -> None:
+    """A disk that fills up while tensorstore writes makes its threads print tracebacks of their own."""
+    free = shutil.disk_usage(directory.parent).free
+    if free < need:
+        raise CheckpointError(f"{directory}: needs {need >> 20} MiB, {free >> 20} MiB are free.")
+
+
 @contextmanager
 def _checkpointer(directory: Path) -> Iterator[Any]:
     try:
@@ -111,6 +120,9 @@ def _checkpointer(directory: Path) -> Iterator[Any]:
         raise CheckpointError(
             f"{directory}: needs orbax-checkpoint, which is not installed; run: pip install 'vjax[orbax]'."
         ) from None
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # orbax logs a traceback beside what it raises
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             yield checkpointer
@@ -118,6 +130,8 @@ def _checkpointer(directory: Path) -> Iterator[Any]:
         raise CheckpointError(f"{directory}: {error.strerror or _first_line(error)}.") from None
     except Exception as error:  # orbax and tensorstore raise many kinds for files that are missing or damaged
         raise CheckpointError(f"{directory}: orbax failed: {_first_line(error)}") from error
+    finally:
+        log.setLevel(level)
 
 
 def _first_line(error: BaseException) -> str:
