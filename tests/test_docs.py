@@ -198,7 +198,7 @@ def test_the_example_family_is_one() -> None:
     names: dict[str, Any] = {"__name__": "vjax.models.example"}
     exec(code, names)
     (case,) = [code for code in blocks(ADDING, "python") if "Case(" in code]
-    cases: dict[str, Any] = {**vars(importlib.import_module("tests.goldens.cases"))}
+    cases: dict[str, Any] = {**vars(importlib.import_module("tests.goldens.cases.gemma"))}
     exec(case, cases)
     (golden,) = cases["GEMMA2"]
     tokens = jnp.arange(3, 23)[None]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vjax.layers.context import Context
-from vjax.layers.norms import rms_norm
+from vjax.layers.norms import norm
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rotate
 from vjax.pallas_kernels.paged_attention import paged_attention
@@ -32,6 +32,7 @@ class AttentionSpec:
     softcap: float | None = None
     norm_eps: float = 1e-6  # of the query and key norms, where there are any
     norm_offset: float = 0.0
+    norm_after_rope: bool = False
     pool: str = "full"  # the kind of its cache, and its place there
     pool_layer: int = 0
 
@@ -42,21 +43,32 @@ def self_attention(
     """Grouped-query attention (Ainslie et al., 2023) on `x[T, d]`.
 
     `w`: `qkv[K, G + 2, D, d]` (each key/value head with its queries, so that it shards by head), `o[d, K * G * D]`,
-    optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, `q_norm[D]`, `k_norm[D]`.
+    optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, and norms `q_norm[D]`, `k_norm[D]`, or `[K * G * D]` and `[K * D]`.
     """
     groups = w["qkv"].shape[1] - 2
     qkv = matmul(x, w["qkv"])  # [T, K, G + 2, D]
     if "qkv_bias" in w:
         qkv = qkv + w["qkv_bias"].astype(x.dtype)
     q, k, v = qkv[:, :, :groups], qkv[:, :, groups], qkv[:, :, groups + 1]
-    if "q_norm" in w:
-        q = rms_norm(q, w["q_norm"], spec.norm_eps, spec.norm_offset)
-        k = rms_norm(k, w["k_norm"], spec.norm_eps, spec.norm_offset)
+    if "q_norm" in w and not spec.norm_after_rope:
+        q, k = _norms(w, q, k, spec)
     if spec.rope is not None:
         q, k = rotate(q, ctx.ropes[spec.rope]), rotate(k, ctx.ropes[spec.rope])
+    if "q_norm" in w and spec.norm_after_rope:
+        q, k = _norms(w, q, k, spec)
     out, cache = attend(q, k, v, ctx, cache, spec)
     out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
     return (out + w["o_bias"].astype(x.dtype) if "o_bias" in w else out), cache
+
+
+def _norms(w: dict[str, Any], q: jax.Array, k: jax.Array, spec: AttentionSpec) -> tuple[jax.Array, jax.Array]:
+    """Norms of `q[T, K, G, D]` and `k[T, K, D]`, by head or, where the weights are as wide, over all heads at once."""
+
+    def one(x: jax.Array, weights: Any) -> jax.Array:
+        width = jax.tree.leaves(weights)[0].shape[-1]
+        return norm(x.reshape(*x.shape[:1], -1, width), weights, spec.norm_eps, spec.norm_offset).reshape(x.shape)
+
+    return one(q, w["q_norm"]), one(k, w["k_norm"])
 
 
 def attend(

@@ -17,7 +17,9 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_new": partial(jax.nn.gelu, approximate=True),
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
+    "gelu_fast": partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
+    "relu2": lambda x: jax.nn.relu(x) ** 2,
 }
 
 
@@ -28,10 +30,15 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     return ACTIVATIONS[name]
 
 
-def gated_mlp(w: dict[str, Any], x: jax.Array, act: str) -> jax.Array:
-    """`down(act(gate(x)) * up(x))` (Shazeer, 2020). `gate_up[2, F, d]`, `down[d, F]`, optional biases. x: `[T, d]`."""
-    hidden = matmul(x, w["gate_up"])  # [T, 2, F]
-    if "gate_up_bias" in w:
-        hidden = hidden + w["gate_up_bias"].astype(x.dtype)
-    out = matmul(activation(act)(hidden[:, 0]) * hidden[:, 1], w["down"])  # [T, d]
+def mlp(w: dict[str, Any], x: jax.Array, act: str) -> jax.Array:
+    """`down(act(gate(x)) * up(x))` (Shazeer, 2020) where there is a gate, else `down(act(up(x)))`. x: `[T, d]`.
+
+    `w`: `gate_up[2, F, d]` or `up[F, d]`, `down[d, F]`; optional `gate_up_bias`, `up_bias`, `down_bias`.
+    """
+    name = "gate_up" if "gate_up" in w else "up"
+    hidden = matmul(x, w[name])  # [T, 2, F] or [T, F]
+    if f"{name}_bias" in w:
+        hidden = hidden + w[f"{name}_bias"].astype(x.dtype)
+    active = activation(act)(hidden[:, 0]) * hidden[:, 1] if name == "gate_up" else activation(act)(hidden)
+    out = matmul(active, w["down"])
     return out + w["down_bias"].astype(x.dtype) if "down_bias" in w else out

@@ -72,7 +72,7 @@ def load_params(
                 values = _assemble(as_bytes(param, kind), blocks.read_blocks, places, np.dtype(np.uint8), transform)
             else:
                 values = _assemble(param, _floats_of(reader), places, param_dtype(param, dtype), transform)
-            bar.update(sum(_share(reader, s) for s in stored))
+            bar.update(sum(_share(reader, s, places[s.name]) for s in param.sources))
             placed = jax.device_put(values, sharding_for(param) if sharding_for else None)
             placed.block_until_ready()  # so that the host copy is gone before the next one is read
             if kind:
@@ -170,13 +170,19 @@ def _floats_of(reader: TensorReader) -> Read:
 
 def _read(source: Source, read: Read, places: dict[str, _Stored], transform: Transform | None) -> np.ndarray:
     """A source in its merged layout, in the stored dtype."""
-    stored = places[source.name]
-    rows = None if stored.expert is None else slice(stored.expert, stored.expert + 1)
-    values = read(stored.name, rows).reshape(source.stored)
+    stored, shape, rows = places[source.name], source.stored, None
+    if stored.expert is not None:
+        rows = slice(stored.expert, stored.expert + 1)
+    elif source.rows is not None:
+        rows = slice(*source.rows)
+        shape = (source.rows[1] - source.rows[0], *shape[1:])
+    values = read(stored.name, rows).reshape(shape)
     if transform is not None:
         values = transform(source.name, values)
-        if values.size != int(np.prod(source.shape)):
-            raise ValueError(f"transform made {source.name!r} of shape {values.shape} from {source.stored}")
+    if source.convert is not None:
+        values = source.convert(values)
+    if values.size != int(np.prod(source.shape)):
+        raise ValueError(f"{source.name!r} became {values.shape} from {shape}; it should be {source.shape}")
     return values.reshape(source.shape)
 
 
@@ -184,9 +190,14 @@ def _split(stored: str | tuple[str, int]) -> tuple[str, int | None]:
     return (stored, None) if isinstance(stored, str) else stored
 
 
-def _share(reader: TensorReader, stored: _Stored) -> int:
-    nbytes = reader.stored_bytes(stored.name)
-    return nbytes if stored.expert is None else nbytes // reader.names()[stored.name].shape[0]
+def _share(reader: TensorReader, source: Source, stored: _Stored) -> int:
+    """Bytes of the file that a source is."""
+    nbytes, count = reader.stored_bytes(stored.name), 1
+    if stored.expert is not None:
+        return nbytes // reader.names()[stored.name].shape[0]
+    if source.rows is not None:
+        count, nbytes = source.stored[0], nbytes * (source.rows[1] - source.rows[0])
+    return nbytes // max(count, 1)
 
 
 def _listed(items: Iterable[str], noun: str, state: str, quote: bool = True) -> str:

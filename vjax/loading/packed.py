@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from vjax.loading.reader import TensorInfo
-from vjax.models.spec import Param, Shape, Source
+from vjax.models.spec import Param, Shape
 from vjax.quant.ggml_blocks import KINDS
 
 
@@ -27,7 +27,7 @@ def packed_kind(param: Param, stored: Sequence[TensorInfo]) -> str | None:
     if param.kind != "weight" or len(stored) != len(param.sources) or len(kinds) != 1:
         return None
     (kind,) = kinds
-    whole = all(len(s.stored) > 1 and s.stored[-1] == s.shape[-1] for s in param.sources)
+    whole = all(len(s.stored) > 1 and s.stored[-1] == s.shape[-1] and s.convert is None for s in param.sources)
     if kind not in KINDS or not whole or param.concat == len(param.shape) - 1:
         return None
     return kind if param.shape[-1] % KINDS[kind].width == 0 else None
@@ -39,5 +39,5 @@ def as_bytes(param: Param, kind: str) -> Param:
     def row(shape: Shape) -> Shape:
         return (*shape[:-1], shape[-1] // KINDS[kind].width * KINDS[kind].bytes)
 
-    sources = tuple(Source(s.name, row(s.stored), row(s.shape)) for s in param.sources)
+    sources = tuple(replace(s, stored=row(s.stored), shape=row(s.shape)) for s in param.sources)
     return replace(param, shape=row(param.shape), sources=sources)

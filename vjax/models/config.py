@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
@@ -40,9 +40,15 @@ class ModelConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: Literal["head", "full"] | None = None  # norms of queries and keys: by head, or over all heads at once
+    norm: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = True  # of LayerNorm
     norm_offset: float = 0.0
     embed_scale: float = 1.0
+    residual_scale: float = 1.0  # of what each half of a block adds
+    position_offset: int | None = None  # learned positions: row of the table for position 0
+    logit_scale: float = 1.0
+    head_bias: bool = False
     final_softcap: float | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

@@ -17,7 +17,7 @@ from vjax.models.spec import Tree
 
 class Block(Protocol):
     """One decoder layer. The residual stream is `x[T, d] + update[T, d]`: what the last half-layer computed is added by
-    the norm that reads it next (`layers.norms.add_rms_norm`), so that both are one kernel. `update` is None at first.
+    the norm that reads it next (`layers.norms.add_norm`), so that both are one kernel. `update` is None at first.
 
     Weights, the stream, the pass, the cache (or None) -> the new `x`, `update` and cache.
     """

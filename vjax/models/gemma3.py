@@ -10,13 +10,13 @@ import numpy as np
 
 from vjax.layers.attention import AttentionSpec, self_attention
 from vjax.layers.context import Context
-from vjax.layers.mlp import gated_mlp
-from vjax.layers.norms import add_rms_norm, rms_norm
+from vjax.layers.mlp import mlp
+from vjax.layers.norms import add_norm, norm
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rope_from_hf
 from vjax.models.config import ModelConfig, config_from_hf, positive
 from vjax.models.family import Family
-from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm
+from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Tree
 
 # Published configs leave out what equals Hugging Face's defaults for Gemma 3.
@@ -59,7 +59,7 @@ def config(hf: dict[str, Any]) -> ModelConfig:
         hf,
         ropes=(full, local),
         attention=attention,
-        qk_norm=True,
+        qk_norm="head",
         norm_offset=1.0,
         norm_eps=eps,
         hidden_act=hf["hidden_activation"],
@@ -72,12 +72,12 @@ def params(config: ModelConfig) -> Tree:
     def layer(i: int) -> Tree:
         prefix = f"model.layers.{i}"
         return {
-            "attention_norm": norm(config, f"{prefix}.input_layernorm.weight"),
+            "attention_norm": norm_params(config, f"{prefix}.input_layernorm"),
             "attention": attention_params(config, f"{prefix}.self_attn"),
-            "attention_out_norm": norm(config, f"{prefix}.post_attention_layernorm.weight"),
-            "mlp_norm": norm(config, f"{prefix}.pre_feedforward_layernorm.weight"),
+            "attention_out_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
+            "mlp_norm": norm_params(config, f"{prefix}.pre_feedforward_layernorm"),
             "mlp": gated_mlp_params(config, f"{prefix}.mlp"),
-            "mlp_out_norm": norm(config, f"{prefix}.post_feedforward_layernorm.weight"),
+            "mlp_out_norm": norm_params(config, f"{prefix}.post_feedforward_layernorm"),
         }
 
     return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)))
@@ -88,11 +88,11 @@ def block(
     config: ModelConfig, layer: int,
 ) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
     eps, offset = config.norm_eps, config.norm_offset
-    x, normed = add_rms_norm(x, update, w["attention_norm"], eps, ctx, offset)
+    x, normed = add_norm(x, update, w["attention_norm"], eps, ctx, offset)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
-    attended = rms_norm(attended, w["attention_out_norm"], eps, offset)
-    x, normed = add_rms_norm(x, attended, w["mlp_norm"], eps, ctx, offset)
-    return x, rms_norm(gated_mlp(w["mlp"], normed, config.hidden_act), w["mlp_out_norm"], eps, offset), cache
+    attended = norm(attended, w["attention_out_norm"], eps, offset)
+    x, normed = add_norm(x, attended, w["mlp_norm"], eps, ctx, offset)
+    return x, norm(mlp(w["mlp"], normed, config.hidden_act), w["mlp_out_norm"], eps, offset), cache
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:

@@ -9,12 +9,12 @@ import numpy as np
 
 from vjax.layers.attention import self_attention
 from vjax.layers.context import Context
-from vjax.layers.mlp import gated_mlp
-from vjax.layers.norms import add_rms_norm
+from vjax.layers.mlp import mlp
+from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.models.config import ModelConfig, config_from_hf
 from vjax.models.family import Family
-from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm
+from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Tree
 
 
@@ -27,9 +27,9 @@ def params(config: ModelConfig) -> Tree:
     def layer(i: int) -> Tree:
         prefix = f"model.layers.{i}"
         return {
-            "attention_norm": norm(config, f"{prefix}.input_layernorm.weight"),
+            "attention_norm": norm_params(config, f"{prefix}.input_layernorm"),
             "attention": attention_params(config, f"{prefix}.self_attn"),
-            "mlp_norm": norm(config, f"{prefix}.post_attention_layernorm.weight"),
+            "mlp_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
             "mlp": gated_mlp_params(config, f"{prefix}.mlp"),
         }
 
@@ -40,10 +40,10 @@ def block(
     w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
     config: ModelConfig, layer: int,
 ) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
-    x, normed = add_rms_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
+    x, normed = add_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
-    x, normed = add_rms_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)
-    return x, gated_mlp(w["mlp"], normed, config.hidden_act), cache
+    x, normed = add_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)
+    return x, mlp(w["mlp"], normed, config.hidden_act), cache
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from vjax.errors import ModelError
 from vjax.layers.context import Context
-from vjax.layers.norms import rms_norm
+from vjax.layers.norms import norm
 from vjax.layers.paging import Cache, PagedStep
 from vjax.models.config import ModelConfig
 from vjax.models.family import Family
@@ -56,7 +56,7 @@ class Model:
 
         def one(row: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             ctx = self._context(where, capture=tuple(capture))
-            hidden, _ = self._layers(params, self.embed(params, row), ctx, None)
+            hidden, _ = self._layers(params, self.embed(params, row, where), ctx, None)
             return self.unembed(params, hidden), {name: jnp.stack(values) for name, values in ctx.taps.items()}
 
         logits, captured = jax.vmap(one)(tokens)
@@ -66,21 +66,30 @@ class Model:
         self, params: Tree, tokens: jax.Array, positions: jax.Array, step: PagedStep, cache: Cache
     ) -> tuple[jax.Array, Cache]:
         """The paged, ragged form: `tokens[T]` at `positions[T]`, laid out by `step` -> hidden `[T, d]`, the cache."""
-        hidden, new = self._layers(params, self.embed(params, tokens), self._context(positions, step), cache)
+        hidden, new = self._layers(params, self.embed(params, tokens, positions), self._context(positions, step), cache)
         assert new is not None
         return hidden, new
 
-    def embed(self, params: Tree, tokens: jax.Array) -> jax.Array:
-        """Embedding rows `[T, d]` in the compute dtype."""
-        x = rows(params["embed"], tokens)
-        # The scale is rounded to the compute dtype first, as the reference does.
-        return x if self.config.embed_scale == 1.0 else x * jnp.asarray(self.config.embed_scale, x.dtype)
+    def embed(self, params: Tree, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """Embedding rows `[T, d]` of `tokens[T]` in the compute dtype, with learned positions where there are any."""
+        x, config = rows(params["embed"], tokens), self.config
+        if config.embed_scale != 1.0:
+            # The scale is rounded to the compute dtype first, as the reference does.
+            x = x * jnp.asarray(config.embed_scale, x.dtype)
+        if config.position_offset is not None:
+            x = x + rows(params["positions"], positions + config.position_offset)
+        return x
 
     def unembed(self, params: Tree, hidden: jax.Array) -> jax.Array:
         """Logits `[..., V]` float32 of `hidden[..., d]` as the last layer leaves it."""
-        x = rms_norm(hidden, params["norm"], self.config.norm_eps, self.config.norm_offset)
+        config = self.config
+        x = norm(hidden, params["norm"], config.norm_eps, config.norm_offset)
         logits = matmul(x, params["head"] if "head" in params else params["embed"]).astype(jnp.float32)
-        cap = self.config.final_softcap
+        if config.head_bias:
+            logits = logits + params["head_bias"].astype(jnp.float32)
+        if config.logit_scale != 1.0:
+            logits = logits * config.logit_scale
+        cap = config.final_softcap
         return logits if cap is None else jnp.tanh(logits / cap) * cap
 
     def _context(self, positions: jax.Array, step: PagedStep | None = None, capture: tuple[str, ...] = ()) -> Context:

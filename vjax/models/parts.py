@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vjax.models.config import ModelConfig
 from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 
 
-def attention_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
+def attention_params(config: ModelConfig, prefix: str) -> dict[str, Any]:
     """`q_proj`, `k_proj`, `v_proj` merged by key/value head, `o_proj`, and the biases and norms the config asks for."""
     k, g, d, width = config.num_kv_heads, config.groups, config.head_dim, config.hidden_size
 
@@ -17,7 +19,7 @@ def attention_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
             for n, count in heads.items()
         )
 
-    params = {
+    params: dict[str, Any] = {
         "qkv": merged(qkv("weight", width), ("kv_heads", None, None, "embed"), concat=1),
         "o": weight(f"{prefix}.o_proj.weight", (width, k * g * d), ("embed", "heads")),
     }
@@ -26,8 +28,9 @@ def attention_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
     if config.o_bias:
         params["o_bias"] = vector(f"{prefix}.o_proj.bias", (width,), fill=0.0)
     if config.qk_norm:
-        params["q_norm"] = norm(config, f"{prefix}.q_norm.weight", d)
-        params["k_norm"] = norm(config, f"{prefix}.k_norm.weight", d)
+        full = config.qk_norm == "full"
+        params["q_norm"] = norm_params(config, f"{prefix}.q_norm", k * g * d if full else d)
+        params["k_norm"] = norm_params(config, f"{prefix}.k_norm", k * d if full else d)
     return params
 
 
@@ -48,19 +51,46 @@ def gated_mlp_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
     return params
 
 
-def norm(config: ModelConfig, name: str, width: int | None = None) -> Param:
-    """A norm's weight; at random initialisation it leaves its input's scale alone."""
-    return vector(name, (width or config.hidden_size,), fill=1.0 - config.norm_offset)
+def mlp_params(config: ModelConfig, prefix: str, up: str = "fc1", down: str = "fc2") -> dict[str, Param]:
+    """An MLP without a gate, and its biases if the config asks for them."""
+    width, inner = config.hidden_size, config.intermediate_size
+    params = {
+        "up": weight(f"{prefix}.{up}.weight", (inner, width), ("mlp", "embed")),
+        "down": weight(f"{prefix}.{down}.weight", (width, inner), ("embed", "mlp")),
+    }
+    if config.mlp_bias:
+        params["up_bias"] = vector(f"{prefix}.{up}.bias", (inner,), ("mlp",), fill=0.0)
+        params["down_bias"] = vector(f"{prefix}.{down}.bias", (width,), fill=0.0)
+    return params
 
 
-def decoder_params(config: ModelConfig, layers: tuple[Tree, ...], prefix: str = "model.") -> Tree:
+def norm_params(config: ModelConfig, name: str, width: int | None = None) -> Param | dict[str, Param]:
+    """The weights of a norm, `name.weight` and perhaps `name.bias`; random ones leave their input's scale alone."""
+    shape = (width or config.hidden_size,)
+    if config.norm == "rms":
+        return vector(f"{name}.weight", shape, fill=1.0 - config.norm_offset)
+    params = {"weight": vector(f"{name}.weight", shape)}
+    if config.norm_bias:
+        params["bias"] = vector(f"{name}.bias", shape, fill=0.0)
+    return params
+
+
+def decoder_params(
+    config: ModelConfig, layers: tuple[Tree, ...], prefix: str = "model.", *, embed: str = "embed_tokens",
+    final_norm: str = "norm", head: str = "lm_head", positions: str = "embed_positions",
+) -> Tree:  # fmt: skip
     """Embedding, layers, final norm, and the output head unless it is the embedding."""
     table = (config.vocab_size, config.hidden_size)
     params = {
-        "embed": weight(f"{prefix}embed_tokens.weight", table, ("vocab", "embed")),
+        "embed": weight(f"{prefix}{embed}.weight", table, ("vocab", "embed")),
         "layers": layers,
-        "norm": norm(config, f"{prefix}norm.weight"),
+        "norm": norm_params(config, f"{prefix}{final_norm}"),
     }
+    if config.position_offset is not None:
+        rows = config.max_position + config.position_offset
+        params["positions"] = weight(f"{prefix}{positions}.weight", (rows, config.hidden_size), (None, "embed"))
     if not config.tie_embeddings:
-        params["head"] = weight("lm_head.weight", table, ("vocab", "embed"))
+        params["head"] = weight(f"{head}.weight", table, ("vocab", "embed"))
+    if config.head_bias:
+        params["head_bias"] = vector(f"{head}.bias", table[:1], ("vocab",), fill=0.0)
     return params

@@ -13,7 +13,7 @@ from vjax.models.qwen2 import with_windows
 
 def config(hf: dict[str, Any]) -> ModelConfig:
     bias = bool(hf.get("attention_bias", False))
-    config = config_from_hf({"head_dim": 128, **hf}, qkv_bias=bias, o_bias=bias, qk_norm=True)
+    config = config_from_hf({"head_dim": 128, **hf}, qkv_bias=bias, o_bias=bias, qk_norm="head")
     attention = tuple(replace(spec, norm_eps=config.norm_eps) for spec in config.attention)
     return with_windows(hf, config.with_changes(attention=attention))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 Shape = tuple[int, ...]
 Axes = tuple[str | None, ...]
@@ -17,11 +18,17 @@ Tree = Any  # nested dicts and tuples
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint tensor: its Hugging Face name, its shape on disk, and the shape it takes before merging."""
+    """A checkpoint tensor: its Hugging Face name, its shape on disk, and the shape it takes before merging.
+
+    `rows`: only these of its first axis, for tensors that are merged on disk. `convert`: what else has to happen to
+    the values as stored, such as a transposition.
+    """
 
     name: str
     stored: Shape
     shape: Shape
+    rows: tuple[int, int] | None = None
+    convert: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)

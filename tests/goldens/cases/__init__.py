@@ -1,0 +1,24 @@
+"""The models whose outputs the goldens pin: a module for each group of families.
+
+To add a family:
+
+1. Write its cases in a module here, and add them to `CASES`: a `Case` is a name and the `config.json` of a tiny model,
+   as its checkpoints spell it. Cover tied and untied heads, every rope variant and every option that the family's
+   published models use; prefer odd sizes. Name in `switches` each option that must matter: the generator refuses a
+   case whose logits do not move without it.
+2. `pip install torch==2.13.0 transformers==5.24.0` (the `oracle` extra), then
+   `python -m tests.goldens.generate NAME ...` writes `tests/goldens/data/NAME.npz` (under 30 KB each). Commit it.
+3. If llama.cpp has the family, say in `gguf.py` what it calls it and what its converter changes; else set `gguf=False`.
+
+Every test parametrised over `case_names()` then covers the new cases. Nothing but the generator needs transformers.
+Token ids 0 to 2 are special (unknown, bos, eos): prompts do not contain them and greedy paths never reach the eos.
+"""
+
+from tests.goldens.cases.case import Case
+from tests.goldens.cases.gemma import GEMMA3
+from tests.goldens.cases.llama import LLAMA
+from tests.goldens.cases.qwen import QWEN2, QWEN3
+
+__all__ = ["CASES", "Case"]
+
+CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3

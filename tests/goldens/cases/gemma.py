@@ -1,0 +1,73 @@
+"""Gemma 3, text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.goldens.cases.case import NO_SCALING, Case, Config, decoder
+
+
+def gemma3(**fields: Any) -> Config:
+    gemma: Config = {"rms_norm_eps": 1e-6, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 5}
+    gemma |= {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": None, **fields}
+    return decoder("Gemma3ForCausalLM", "gemma3_text", **gemma)
+
+
+GEMMA_ROPES = {
+    "full_attention": {"rope_type": "default", "rope_theta": 4e4},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
+
+GEMMA3 = (
+    Case(  # five windowed layers to one full, the one pattern that a GGUF file implies
+        "gemma3",
+        gemma3(
+            vocab_size=283,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=7,
+            rope_theta=1e6,
+            rope_local_base_freq=1e4,
+        ),
+        switches=({"sliding_window": 6}, {"rope_theta": 1e4}, {"rope_local_base_freq": 1e6}),
+        tokens=(1, 24),
+        zero_centred_norms=True,
+    ),
+    Case(
+        "gemma3-pattern",
+        gemma3(
+            num_hidden_layers=4,
+            sliding_window_pattern=3,
+            num_key_value_heads=1,
+            head_dim=22,
+            query_pre_attn_scalar=41,
+            rope_theta=1e6,
+            rope_local_base_freq=5e3,
+            rope_scaling={"rope_type": "linear", "factor": 8.0},
+        ),
+        switches=(NO_SCALING, {"query_pre_attn_scalar": 22}, {"sliding_window_pattern": 2}, {"sliding_window": 4}),
+        zero_centred_norms=True,
+        gguf=False,
+    ),
+    Case(
+        "gemma3-layer-types",  # as transformers 5 spells it
+        gemma3(
+            hidden_size=45,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            num_hidden_layers=3,
+            tie_word_embeddings=False,
+            sliding_window=7,
+            layer_types=["full_attention", "sliding_attention", "full_attention"],
+            rope_parameters=GEMMA_ROPES,
+            final_logit_softcapping=4.0,
+        ),
+        switches=(
+            {"layer_types": ["full_attention", "full_attention", "sliding_attention"]},
+            {"rope_parameters": {**GEMMA_ROPES, "sliding_attention": GEMMA_ROPES["full_attention"]}},
+            {"final_logit_softcapping": None},
+        ),
+        zero_centred_norms=True,
+        gguf=False,
+    ),
+)
