@@ -24,7 +24,7 @@ class Lowered:
     def __init__(self, key: Layout, log: list[tuple[Layout, int]]) -> None:
         self.key, self.log = key, log
 
-    def compile(self) -> Layout:
+    def compile(self, compiler_options: object) -> Layout:
         assert self.gate.wait(10)
         nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
         self.log.append((self.key, nice))
