@@ -1,24 +1,42 @@
-"""Finds a family by architecture. Adding a family is a file and its name in `FILES`."""
+"""Finds a family by architecture. Adding one here is a file and its name in `FILES`; a package outside calls
+`register`, or names its family as an entry point of the group `vjax.models`."""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from vjax.errors import ModelError
 from vjax.models.family import Family
 
+log = logging.getLogger(__name__)
+
 FILES = ("llama", "qwen2", "qwen3", "gemma3")
+GROUP = "vjax.models"
+
+_registered: list[Family] = []
 
 
-@cache
+def register(family: Family) -> None:
+    """Make `family` known in this process. Its architectures take precedence over those that were known before.
+
+    The server's engine runs in a process of its own: there a family is found through its entry point only.
+    """
+    if not isinstance(family, Family):
+        raise ModelError(f"register takes a vjax.models.family.Family, got {type(family).__name__}.")
+    _registered.insert(0, family)
+
+
 def families() -> tuple[Family, ...]:
-    return tuple(import_module(f"vjax.models.{name}").FAMILY for name in FILES)
+    """Registered ones, those of plugins, ours."""
+    return (*_registered, *_plugins(), *_ours())
 
 
 def supported_architectures() -> list[str]:
-    return sorted(name for family in families() for name in family.architectures)
+    return sorted({name for family in families() for name in family.architectures})
 
 
 def family_for(hf: dict[str, Any]) -> Family:
@@ -37,5 +55,26 @@ def family_for_gguf(architecture: str) -> Family:
     for family in families():
         if architecture in family.gguf:
             return family
-    known = ", ".join(sorted(name for family in families() for name in family.gguf))
+    known = ", ".join(sorted({name for family in families() for name in family.gguf}))
     raise ModelError(f"GGUF architecture {architecture!r} is not supported. Supported: {known}.")
+
+
+@cache
+def _ours() -> tuple[Family, ...]:
+    return tuple(import_module(f"vjax.models.{name}").FAMILY for name in FILES)
+
+
+@cache
+def _plugins() -> tuple[Family, ...]:
+    """Families of installed packages. One that fails is reported and skipped: it must not keep others from running."""
+    found = []
+    for point in entry_points(group=GROUP):
+        try:
+            family = point.load()
+            if not isinstance(family, Family):
+                raise TypeError(f"{point.value} is a {type(family).__name__}, not a vjax.models.family.Family")
+        except Exception as error:
+            log.warning("model plugin %s is skipped: %s: %s", point.name, type(error).__name__, error)
+        else:
+            found.append(family)
+    return tuple(found)
