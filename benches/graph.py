@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vjax.bench import SHAPES, environment
+from vjax import shapes
+from vjax.bench import SHORT, environment
 from vjax.config import EngineConfig
 from vjax.engine.engine import Engine
 from vjax.engine.layout import ROW_PARAMS, Layout
@@ -33,7 +34,7 @@ STEPS, ROUNDS, SHOWN = 50, 5, 20
 
 
 def make_engine(shape: str, batch: int, kv: int, tokens: int, dtype: str, layers: int | None) -> Engine:
-    config = SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
+    config = shapes.config(SHORT.get(shape, shape)) | ({"num_hidden_layers": layers} if layers else {})
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         return Engine(
@@ -133,7 +134,7 @@ def sizes(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape", choices=sorted(SHAPES))
+    parser.add_argument("shape", choices=[*SHORT, *shapes.names()])
     parser.add_argument("--decode", type=sizes, default=[], help="rows, comma-separated")
     parser.add_argument("--prefill", type=sizes, default=[], help="tokens, comma-separated")
     parser.add_argument("--kv", type=int, default=192, help="tokens that every decode row has")

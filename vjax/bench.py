@@ -15,22 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vjax import shapes
 from vjax.errors import ModelError
 from vjax.version import __version__
 
-# Public shapes, with random weights: (config.json, tokens of context).
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama8b": dict(
-        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096, intermediate_size=14336,
-        num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=128256,
-        rms_norm_eps=1e-5, rope_theta=500000.0, max_position_embeddings=131072, dtype="bfloat16",
-    ),
-    "qwen0.6b": dict(
-        architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=1024, intermediate_size=3072,
-        num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=151936,
-        rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=40960, tie_word_embeddings=True, dtype="bfloat16",
-    ),
-}  # fmt: skip
+SHORT = {"llama8b": "llama-3.1-8b", "qwen0.6b": "qwen3-0.6b"}  # names of vLLM's bench that ours is read beside
 WORK = ((1, 128), (8, 128), (32, 128), (64, 128), (128, 128), (256, 128), (1, 2048), (32, 1024))
 DECODED = 128
 
@@ -53,7 +42,9 @@ class Result:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help=f"{', '.join(SHAPES)} (random weights), or a model to load")
+    parser.add_argument(
+        "model", help=f"a model to load, or a shape with random weights: {', '.join([*SHORT, *shapes.names()])}"
+    )
     parser.add_argument(
         "--work", default=None, help="batch x prompt pairs such as 1x128,64x128; a standard set by default"
     )
@@ -143,9 +134,10 @@ def _engine_options(args: argparse.Namespace, work: tuple[tuple[int, int], ...])
         gpu_memory_utilization=args.gpu_memory_utilization,
         hf_overrides=args.hf_overrides,
     )
-    if args.model in SHAPES:
+    shape = SHORT.get(args.model, args.model)
+    if shape in shapes.names():
         folder = tempfile.mkdtemp(prefix="vjax-bench-")
-        Path(folder, "config.json").write_text(json.dumps(SHAPES[args.model]))
+        Path(folder, "config.json").write_text(json.dumps(shapes.config(shape)))
         options |= dict(model=folder, load_format="dummy")
     return options
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": ("vjax.serve", "serve a model over OpenAI's HTTP API"),
     "export": ("vjax.export", "write a model's compiled graphs, to run without vjax"),
     "convert": ("vjax.convert", "write a model as a checkpoint that loads without renaming or merging"),
+    "plan": ("vjax.plan", "what a model needs: weights, cache, how many requests fit"),
     "bench": ("vjax.bench", "measure prefill and decode offline"),
 }
 

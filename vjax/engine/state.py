@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -10,7 +11,9 @@ from jax.sharding import Mesh
 
 from vjax.layers.paging import Cache, KVPool
 from vjax.models.config import CacheSpec, ModelConfig
-from vjax.parallel.mesh import replicated, sharding
+from vjax.parallel.mesh import replicated, shard_shape, sharding
+
+POOL_AXES = (None, None, "kv_heads", None)
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +49,7 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
 
     def pool(spec: CacheSpec) -> KVPool:
         full = (spec.num_layers * shape.pages, shape.page_size, spec.num_heads, spec.head_dim)
-        where = sharding(mesh, full, (None, None, "kv_heads", None))
+        where = sharding(mesh, full, POOL_AXES)
         leaf = jax.ShapeDtypeStruct(full, dtype, sharding=where)
         return KVPool(leaf, leaf, shape.pages)  # type: ignore[arg-type]
 
@@ -65,9 +68,10 @@ def zeros(abstract: State) -> State:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), abstract)
 
 
-def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype) -> int:
-    """Bytes that one page costs, over all layers and all devices."""
-    return sum(
-        2 * spec.num_layers * page_size * spec.num_heads * spec.head_dim * jnp.dtype(dtype).itemsize
-        for spec in config.cache_specs.values()
-    )
+def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype, devices: int = 1) -> int:
+    """Bytes that one page costs over all layers, on one of `devices` that share the model."""
+    total = 0
+    for spec in config.cache_specs.values():
+        held = shard_shape((spec.num_layers, page_size, spec.num_heads, spec.head_dim), POOL_AXES, devices)
+        total += 2 * math.prod(held) * jnp.dtype(dtype).itemsize
+    return total

@@ -28,10 +28,17 @@ def make_mesh(tensor_parallel_size: int = 1) -> Mesh:
 
 def sharding(mesh: Mesh, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> NamedSharding:
     """Where an array with these logical axes lives. An axis that the mesh does not divide evenly is replicated."""
-    size = mesh.shape[MODEL]
+    return NamedSharding(mesh, PartitionSpec(*_split(shape, axes, mesh.shape[MODEL])))
+
+
+def shard_shape(shape: tuple[int, ...], axes: tuple[str | None, ...], size: int) -> tuple[int, ...]:
+    """What one of `size` devices holds of such an array."""
+    return tuple(n // size if name else n for n, name in zip(shape, _split(shape, axes, size), strict=True))
+
+
+def _split(shape: tuple[int, ...], axes: tuple[str | None, ...], size: int) -> list[str | None]:
     used = [RULES.get(axis) if axis else None for axis in axes]
-    split = [name if name and extent % size == 0 else None for name, extent in zip(used, shape, strict=True)]
-    return NamedSharding(mesh, PartitionSpec(*split))
+    return [name if name and extent % size == 0 else None for name, extent in zip(used, shape, strict=True)]
 
 
 def param_sharding(mesh: Mesh, param: Param) -> NamedSharding:
