@@ -22,7 +22,7 @@ test-slow: $(VENV)/.test  ## tests on real weights (downloads about 600 MB of pa
 	$(BIN)/python -m pytest -m slow
 
 gpu-test:  ## goldens on a GPU, with the Python that has JAX for CUDA (PYTHON=...)
-	$(PYTHON) scripts/gpu_test.py
+	$(PYTHON) scripts/gpu_test.py --jobs 8
 
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/ruff check .
