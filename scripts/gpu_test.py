@@ -1,5 +1,5 @@
-"""Correctness on a GPU, which the test suite does not touch: every golden in float32 through the engine, with the kernels
-that a GPU takes, and the log-probabilities of a bfloat16 engine against the float32 ones by teacher forcing.
+"""Correctness on a GPU, which the test suite does not touch: every golden in float32 through the engine, with the
+kernels that a GPU takes, and the log-probabilities of a bfloat16 engine against the float32 ones by teacher forcing.
 
     make gpu-test                                         # all, several at a time; prints a table
     python3 scripts/gpu_test.py gemma3 qwen3-yarn         # these cases
