@@ -15,7 +15,7 @@ import numpy as np
 from vjax import shapes
 from vjax.cli_args import parse_size
 from vjax.engine.limits import temporary_bytes
-from vjax.engine.state import page_bytes
+from vjax.engine.state import page_bytes, state_bytes
 from vjax.errors import ModelError
 from vjax.loading.checkpoint import param_dtype
 from vjax.loading.dtypes import resolve_dtype
@@ -46,6 +46,7 @@ class Plan:
     cache_per_token: int
     cache_per_token_per_device: int
     temporaries_per_device: int
+    state_per_device: int  # of recurrent layers, for all rows
     cache_tokens: int  # that fit
     context: int
     requests: int  # of that many tokens at once; 0: not one fits
@@ -98,12 +99,15 @@ def plan(
     whole = page_bytes(config, PAGE, kind) // PAGE
     each = page_bytes(config, PAGE, kind, devices) // PAGE
     spare = temporary_bytes(config, rows, tokens, kind, max(held))
-    room = max(int(memory * utilization) - sum(held) - spare, 0) // each
+    state = state_bytes(config, rows, devices)
+    free = max(int(memory * utilization) - sum(held) - spare - state, 0)
+    room = free // each if each else rows * context * (free > 0)
     return Plan(
         model=model, architecture=config.architecture, parameters=sum(param.size for param in params),
         dtype=np.dtype(kind).name, devices=devices, memory_per_device=memory, weights=weights,
         weights_per_device=sum(held), cache_per_token=whole, cache_per_token_per_device=each,
-        temporaries_per_device=spare, cache_tokens=room, context=context, requests=room // context,
+        temporaries_per_device=spare, state_per_device=state, cache_tokens=room, context=context,
+        requests=room // context,
     )  # fmt: skip
 
 
@@ -113,6 +117,7 @@ def text(made: Plan) -> str:
         f"weights      {_gib(made.weights)}" + _share(made.devices, made.weights_per_device),
         f"cache        {made.cache_per_token / 1024:.1f} KiB a token"
         + ("" if made.devices == 1 else f", {made.cache_per_token_per_device / 1024:.1f} KiB on each device"),
+        *([f"state        {_gib(made.state_per_device)} on each device"] if made.state_per_device else []),
         f"temporaries  {_gib(made.temporaries_per_device)} on each device, at most",
     ]
     where = f"{made.devices} x {_gib(made.memory_per_device)}"

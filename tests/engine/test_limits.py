@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax.numpy as jnp
 import pytest
 
@@ -9,7 +11,7 @@ import vjax
 from tests.goldens import case_names, checkpoint
 from vjax.config import EngineConfig
 from vjax.engine import limits
-from vjax.engine.state import page_bytes
+from vjax.engine.state import page_bytes, state_bytes
 from vjax.errors import CapacityError
 from vjax.models.config import ModelConfig
 
@@ -18,8 +20,13 @@ WEIGHT = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    return vjax.load(checkpoint(case_names()[0], tmp_path_factory.mktemp("model")))[0].config
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> ModelConfig:
+    return vjax.load(checkpoint(case_names()[0], folder))[0].config
 
 
 def pages(monkeypatch: pytest.MonkeyPatch, model: ModelConfig, free: int, **options: int) -> int:
@@ -43,3 +50,13 @@ def test_nothing_left(monkeypatch: pytest.MonkeyPatch, model: ModelConfig) -> No
 
 def test_a_number_of_pages_overrides(monkeypatch: pytest.MonkeyPatch, model: ModelConfig) -> None:
     assert pages(monkeypatch, model, WEIGHT, num_gpu_blocks_override=40) == 40
+
+
+def test_state_of_recurrent_layers_comes_first(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    hybrid = vjax.load(checkpoint("lfm2", folder), use_tqdm_on_load=False)[0].config
+    state, each = state_bytes(hybrid, 4), page_bytes(hybrid, 16, FLOAT32)
+    assert state == 2 * (4 + 1) * (2 * 40) * 4  # layers, slots and the dummy, window of two inputs, float32
+    room = {"kv_cache_memory_bytes": state + 5 * each}
+    assert pages(monkeypatch, hybrid, 0, **room) == 5
+    with pytest.raises(CapacityError, match=r"state of 4 requests.*lower max_num_seqs"):
+        pages(monkeypatch, hybrid, 0, kv_cache_memory_bytes=state - 1)

@@ -60,7 +60,8 @@ def test_prefix_hits_change_nothing(driver: Driver, golden: Golden) -> None:
     driver.greedy(golden.prompts, golden.greedy.shape[1])
     hits = driver.engine.stats().prefix_hits
     assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
-    assert driver.engine.stats().prefix_hits > hits
+    shared = driver.engine.model.config.state_spec is None  # the state of recurrent layers is of one request
+    assert (driver.engine.stats().prefix_hits > hits) == shared
 
 
 def test_alone_or_among_strangers(driver: Driver, golden: Golden) -> None:

@@ -55,13 +55,15 @@ class Engine:
             workers=compile_workers(),
         )
         clock.lap("cache")
+        if config.enable_prefix_caching and model.config.state_spec is not None:
+            log.info("Prefix caching is off: this model's recurrent layers keep one state a request, not one a page.")
         self.scheduler = Scheduler(
             num_pages=shape.pages,
             page_size=shape.page_size,
             num_slots=shape.slots,
             max_num_batched_tokens=buckets.prefill[-1],
             max_model_len=shape.max_model_len,
-            enable_prefix_caching=config.enable_prefix_caching,
+            enable_prefix_caching=config.enable_prefix_caching and model.config.state_spec is None,
             policy=config.scheduling_policy,
             long_prefill_token_threshold=config.long_prefill_token_threshold,
             seed=config.seed,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from vjax.config import EngineConfig
 from vjax.engine.platform import CPU_CACHE_BYTES, free_bytes, platform
-from vjax.engine.state import StateShape, page_bytes
+from vjax.engine.state import StateShape, page_bytes, state_bytes
 from vjax.errors import CapacityError, ModelError
 from vjax.models.config import ModelConfig
 
@@ -48,8 +48,16 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
             f"max_model_len={longest} is more than the model's own {model.max_position}; "
             "set hf_overrides={'max_position_embeddings': ...} if you know that it can."
         )
+    rows = max_num_seqs(config)
     per_page = page_bytes(model, config.block_size, dtype)
-    pages = config.num_gpu_blocks_override or _budget(config, model, dtype, largest_weight) // per_page
+    budget = _budget(config, model, dtype, largest_weight)
+    if config.num_gpu_blocks_override is None and budget < 0:
+        raise CapacityError(
+            f"no memory for the state of {rows} requests ({state_bytes(model, rows) >> 20} MiB): lower max_num_seqs, "
+            "or raise gpu_memory_utilization or kv_cache_memory_bytes."
+        )
+    enough = rows * -(-longest // config.block_size) + 1
+    pages = config.num_gpu_blocks_override or (budget // per_page if per_page else enough)
     room = (pages - 1) * config.block_size  # page 0 is a dummy
     if room < config.block_size:
         raise CapacityError(
@@ -63,7 +71,6 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
                 "raise gpu_memory_utilization or kv_cache_memory_bytes."
             )
         longest = room
-    rows = max_num_seqs(config)
     # More pages than all rows can fill would only cost memory.
     useful = rows * -(-longest // config.block_size) + 1
     return StateShape(min(pages, max(useful, 2)) if _capped(config) else pages, config.block_size, rows, longest)
@@ -74,10 +81,13 @@ def _capped(config: EngineConfig) -> bool:
 
 
 def _budget(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, largest_weight: int) -> int:
+    """Bytes for pages; less than 0 where the state of recurrent layers alone is too large."""
+    state = state_bytes(model, max_num_seqs(config))
     if config.kv_cache_memory_bytes is not None:
-        return config.kv_cache_memory_bytes
+        return config.kv_cache_memory_bytes - state
     free = free_bytes(config)
     if free is None:
-        return CPU_CACHE_BYTES
+        return CPU_CACHE_BYTES  # a default for pages alone
     rows, tokens = max_num_seqs(config), max_num_batched_tokens(config)
-    return max(free - temporary_bytes(model, rows, tokens, dtype, largest_weight), 0) * config.tensor_parallel_size
+    left = max(free - temporary_bytes(model, rows, tokens, dtype, largest_weight), 0)
+    return left * config.tensor_parallel_size - state

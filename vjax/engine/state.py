@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from vjax.layers.paging import Cache, KVPool
-from vjax.models.config import CacheSpec, ModelConfig
+from vjax.layers.paging import STATE, Cache, KVPool, StatePool
+from vjax.models.config import CacheSpec, ModelConfig, StateSpec
 from vjax.parallel.mesh import replicated, shard_shape, sharding
 
 POOL_AXES = (None, None, "kv_heads", None)
@@ -53,11 +53,22 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
         leaf = jax.ShapeDtypeStruct(full, dtype, sharding=where)
         return KVPool(leaf, leaf, shape.pages)  # type: ignore[arg-type]
 
+    def carried(spec: StateSpec) -> StatePool:
+        slots = shape.slots + 1
+        arrays = {}
+        for name, size, axes in spec.arrays:
+            full = (spec.num_layers * slots, *size)
+            arrays[name] = jax.ShapeDtypeStruct(full, jnp.float32, sharding=sharding(mesh, full, (None, *axes)))
+        return StatePool(arrays, slots)  # type: ignore[arg-type]
+
     def ints(*size: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(size, jnp.int32, sharding=replicated(mesh))
 
+    cache: Cache = {kind: pool(spec) for kind, spec in config.cache_specs.items()}
+    if config.state_spec is not None:
+        cache[STATE] = carried(config.state_spec)
     return State(
-        cache={kind: pool(spec) for kind, spec in config.cache_specs.items()},
+        cache=cache,
         tokens=ints(shape.slots + 1, shape.max_model_len),  # type: ignore[arg-type]
         page_table=ints(shape.slots + 1, shape.table_width),  # type: ignore[arg-type]
     )
@@ -75,3 +86,12 @@ def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype, devices: i
         held = shard_shape((spec.num_layers, page_size, spec.num_heads, spec.head_dim), POOL_AXES, devices)
         total += 2 * math.prod(held) * jnp.dtype(dtype).itemsize
     return total
+
+
+def state_bytes(config: ModelConfig, slots: int, devices: int = 1) -> int:
+    """Bytes of the recurrent layers' state for that many requests and the dummy, on one of `devices`."""
+    spec = config.state_spec
+    if spec is None:
+        return 0
+    each = sum(4 * math.prod(shard_shape(size, axes, devices)) for _, size, axes in spec.arrays)
+    return spec.num_layers * (slots + 1) * each

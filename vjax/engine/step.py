@@ -26,7 +26,7 @@ from vjax.engine.sampling import (
     sample,
 )
 from vjax.engine.state import State
-from vjax.layers.paging import PagedStep
+from vjax.layers.paging import KVPool, PagedStep
 from vjax.models.model import Model
 from vjax.models.spec import Tree
 
@@ -105,7 +105,7 @@ def _place(f: dict[str, Any], state: State, layout: Layout) -> tuple[PagedStep, 
     page = jnp.take_along_axis(page_table[row], (position // size)[:, None], axis=1)[:, 0]
     past_pool = jnp.iinfo(jnp.int32).max
     index = jnp.where(used, page * size + position % size, past_pool)
-    paged = PagedStep(row, index, query_start, kv_len, page_table, layout.decode)
+    paged = PagedStep(row, index, query_start, kv_len, page_table, slot, layout.decode)
     return paged, position, tokens, State(state.cache, history, table)
 
 
@@ -162,4 +162,4 @@ def _update_pages(table: jax.Array, updates: jax.Array) -> jax.Array:
 
 
 def _page_size(state: State) -> int:
-    return next(iter(state.cache.values())).page_size
+    return next(pool.page_size for pool in state.cache.values() if isinstance(pool, KVPool))

@@ -6,6 +6,7 @@ T tokens in S rows; a row is one request's consecutive tokens. P pages a layer, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,45 @@ class KVPool:
         return KVPool(put(self.k, k), put(self.v, v), self.pages)
 
 
-Cache = dict[str, KVPool]  # by kind
+STATE = "state"  # the kind of the pool below
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StatePool:
+    """What recurrent layers carry from token to token: each array is `[layers * slots, ...]` float32.
+
+    A slot is a running request's place, the last one a dummy for unused rows. Layer l's slot s is row `l * slots + s`.
+    """
+
+    arrays: dict[str, jax.Array]
+    slots: int = field(metadata=dict(static=True))
+
+    def read(self, layer: int, step: PagedStep) -> dict[str, jax.Array]:
+        """The state `[S, ...]` of each row before its first token: zeros at the start of a request, whatever the slot
+        held before. So a request that is computed again after a preemption needs no reset."""
+        first = step.kv_len - jnp.diff(step.query_start)  # position of a row's first token; < 1 for unused rows
+
+        def get(pool: jax.Array) -> jax.Array:
+            held = pool[layer * self.slots + step.slot]
+            return jnp.where((first > 0).reshape(-1, *[1] * (held.ndim - 1)), held, 0)
+
+        return {name: get(pool) for name, pool in self.arrays.items()}
+
+    def write(self, layer: int, step: PagedStep, new: dict[str, jax.Array]) -> StatePool:
+        """Store the state `[S, ...]` after each row's last token. Unused rows write to the dummy slot."""
+        index = layer * self.slots + step.slot
+        spare = 1 if index.shape[0] == 1 else 0  # as in `KVPool.write`
+
+        def put(pool: jax.Array, value: jax.Array) -> jax.Array:
+            rows = jnp.pad(index, (0, spare), constant_values=pool.shape[0])
+            value = jnp.pad(value.astype(pool.dtype), ((0, spare), *[(0, 0)] * (value.ndim - 1)))
+            return pool.at[rows].set(value, mode="drop")
+
+        return StatePool({name: put(pool, new[name]) for name, pool in self.arrays.items()}, self.slots)
+
+
+Cache = dict[str, Any]  # by kind: a KVPool, or a StatePool under STATE
 
 
 @jax.tree_util.register_dataclass
@@ -62,4 +101,5 @@ class PagedStep:
     query_start: jax.Array  # [S + 1] int32: row r's tokens are query_start[r] .. query_start[r + 1]
     kv_len: jax.Array  # [S] int32: keys of the row, this step's included; 0 for an unused row
     page_table: jax.Array  # [S, W] int32
+    slot: jax.Array  # [S] int32: the row's place in the state; the last one for unused rows
     decode: bool = field(metadata=dict(static=True))

@@ -20,6 +20,15 @@ class CacheSpec:
 
 
 @dataclass(frozen=True)
+class StateSpec:
+    """What each sequence carries from token to token through `num_layers` recurrent layers, in float32: arrays by name,
+    each with its shape in one layer and an axis name for each dimension (for sharding)."""
+
+    num_layers: int
+    arrays: tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...]
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The decoder shape that families share; a family adds fields by subclassing."""
 
@@ -36,7 +45,7 @@ class ModelConfig:
     max_position: int
     tie_embeddings: bool
     ropes: tuple[Rope, ...]
-    attention: tuple[AttentionSpec, ...]  # one per layer
+    attention: tuple[AttentionSpec, ...]  # one per layer; recurrent layers ignore theirs
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
@@ -61,8 +70,13 @@ class ModelConfig:
 
     @property
     def cache_specs(self) -> dict[str, CacheSpec]:
-        """The page pools this model needs, by kind."""
+        """The page pools this model needs, by kind. At least one, which may have no layers."""
         return {"full": CacheSpec(self.num_layers, self.num_kv_heads, self.head_dim)}
+
+    @property
+    def state_spec(self) -> StateSpec | None:
+        """The state of recurrent layers. It belongs to a whole sequence, so its cache cannot be shared by prefix."""
+        return None
 
     def with_changes(self, **changes: Any) -> ModelConfig:
         return replace(self, **changes)

@@ -24,7 +24,7 @@ class Block(Protocol):
 
     def __call__(
         self, w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
-        config: ModelConfig, layer: int,
+        config: Any, layer: int,
     ) -> tuple[jax.Array, jax.Array, Cache | None]: ...  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Family:
     name: str
     architectures: tuple[str, ...]
     config: Callable[[dict[str, Any]], ModelConfig]
-    params: Callable[[ModelConfig], Tree]
+    params: Callable[[Any], Tree]  # of what `config` gives, perhaps a class of the family's own
     block: Block
     gguf: tuple[str, ...] = ()
-    gguf_tensor: Callable[[str, np.ndarray, ModelConfig], np.ndarray] | None = None
+    gguf_tensor: Callable[[str, np.ndarray, Any], np.ndarray] | None = None

@@ -14,7 +14,7 @@ from vjax.models.family import Family
 
 log = logging.getLogger(__name__)
 
-FILES = ("llama", "qwen2", "qwen3", "gemma3")
+FILES = ("llama", "qwen2", "qwen3", "gemma3", "lfm2")
 GROUP = "vjax.models"
 
 _registered: list[Family] = []

@@ -18,7 +18,8 @@ from tests.goldens.cases.case import Case
 from tests.goldens.cases.gemma import GEMMA3
 from tests.goldens.cases.llama import LLAMA
 from tests.goldens.cases.qwen import QWEN2, QWEN3
+from tests.goldens.cases.recurrent import RECURRENT
 
 __all__ = ["CASES", "Case"]
 
-CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3
+CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3 + RECURRENT

@@ -1,0 +1,57 @@
+"""Recurrent layers and hybrids with attention."""
+
+from __future__ import annotations
+
+from tests.goldens.cases.case import Case, decoder
+
+LFM2 = (
+    Case(
+        "lfm2",
+        decoder(
+            "Lfm2ForCausalLM",
+            "lfm2",
+            hidden_size=40,
+            intermediate_size=None,
+            block_ff_dim=91,
+            block_multiple_of=16,
+            block_ffn_dim_multiplier=1.1,
+            num_hidden_layers=4,
+            full_attn_idxs=[1, 3],
+            conv_L_cache=3,
+            conv_bias=True,
+            hidden_act=None,
+            rms_norm_eps=None,
+            norm_eps=1e-5,
+            rope_theta=1e4,
+            tie_word_embeddings=None,
+            tie_embedding=True,
+        ),
+        switches=({"rope_theta": 1e6}, {"norm_eps": 1e-2}, {"full_attn_idxs": [0, 1, 2, 3]}),
+        gguf=False,
+    ),
+    Case(
+        "lfm2-exact-width",
+        decoder(
+            "Lfm2ForCausalLM",
+            "lfm2",
+            hidden_size=40,
+            num_attention_heads=5,
+            num_key_value_heads=5,
+            intermediate_size=51,
+            block_auto_adjust_ff_dim=False,
+            layer_types=["conv", "full_attention", "conv"],
+            num_hidden_layers=3,
+            conv_L_cache=5,
+            conv_bias=False,
+            hidden_act=None,
+            rms_norm_eps=None,
+            norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 5e3},
+            tie_word_embeddings=False,
+        ),
+        switches=({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},),
+        gguf=False,
+    ),
+)
+
+RECURRENT = LFM2

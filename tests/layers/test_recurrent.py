@@ -1,0 +1,97 @@
+"""Recurrent layers over ragged rows: whatever way a sequence is cut into steps, outputs and state are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vjax.layers.paging import PagedStep, StatePool
+from vjax.layers.short_conv import short_conv
+
+LENGTHS = (1, 29, 1, 40, 70)  # of the sequences
+ROWS, SLOTS = 7, 8  # two rows are never used
+Layer = Callable[[Any, Any, PagedStep | None], tuple[jax.Array, Any]]  # inputs, state, step -> outputs, state
+
+
+def ragged(starts: list[int], counts: list[int], tokens: int, decode: bool = False) -> PagedStep:
+    """A step that computes `counts[i]` tokens of sequence i, whose slot is SLOTS - 2 - i, after `starts[i]` others."""
+    order = sorted((i for i, n in enumerate(counts) if n), key=lambda i: counts[i] > 1)
+    ends = np.cumsum([0] + [counts[i] for i in order])
+    kv_len, slot = np.zeros(ROWS, np.int32), np.full(ROWS, SLOTS - 1, np.int32)
+    row_of_token = np.zeros(tokens, np.int32)
+    for row, i in enumerate(order):
+        kv_len[row], slot[row] = starts[i] + counts[i], SLOTS - 2 - i
+        row_of_token[ends[row] : ends[row + 1]] = row
+    query_start = np.concatenate([ends, np.full(ROWS - len(order), ends[-1])])
+    if decode:
+        query_start, row_of_token = np.arange(ROWS + 1), np.arange(ROWS)
+    unused = np.zeros((1, 1), np.int32)
+    return PagedStep(row_of_token, unused, query_start, kv_len, unused, slot, decode), order  # type: ignore
+
+
+def in_steps(layer: Layer, inputs: list[Any], state: dict[str, jax.Array], chunk: int, budget: int) -> list[np.ndarray]:
+    """Every sequence's outputs, at most `chunk` tokens of each a step; steps of single tokens are decode steps."""
+    pool = StatePool({name: 7.0 + jnp.zeros((SLOTS, *x.shape[1:])) for name, x in state.items()}, SLOTS)
+    done, found = [0] * len(LENGTHS), [[] for _ in LENGTHS]
+
+    @jax.jit
+    def run(pool: StatePool, x: Any, step: PagedStep) -> tuple[StatePool, jax.Array]:
+        out, new = layer(x, pool.read(0, step), step)
+        return pool.write(0, step, new), out
+
+    while any(n < total for n, total in zip(done, LENGTHS, strict=True)):
+        left, counts = budget, []
+        for n, total in zip(done, LENGTHS, strict=True):
+            counts.append(min(chunk, total - n, left))
+            left -= counts[-1]
+        decode = max(counts) == 1
+        tokens = ROWS if decode else budget
+        step, order = ragged(done, counts, tokens, decode)
+        parts = [jax.tree.map(lambda x, a=done[i], n=counts[i]: x[a : a + n], inputs[i]) for i in order]
+        unused = tokens - sum(counts)
+        padding = jax.tree.map(lambda x, n=unused: jnp.full((n, *x.shape[1:]), 3.0), inputs[0])
+        x = jax.tree.map(lambda *p: jnp.concatenate(p), *parts, padding)  # what padding holds must not matter
+        pool, out = run(pool, x, step)
+        at = 0
+        for i in order:
+            found[i].append(np.asarray(out[at : at + counts[i]]))
+            at, done[i] = at + counts[i], done[i] + counts[i]
+    return [np.concatenate(parts) for parts in found]
+
+
+def check(
+    layer: Layer, make: Callable[[int, np.random.Generator], Any], state: dict[str, jax.Array], chunk: int
+) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [make(n, rng) for n in LENGTHS]
+    whole = [np.asarray(layer(x, jax.tree.map(jnp.zeros_like, state), None)[0]) for x in inputs]
+    for budget in (16, 90):
+        for want, found in zip(whole, in_steps(layer, inputs, state, chunk, budget), strict=True):
+            np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
+
+
+CHUNKS = (1, 3, 7, 64)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_short_conv(chunk: int) -> None:
+    rng = np.random.default_rng(1)
+    w, bias = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=6).astype(np.float32)
+
+    def layer(x: Any, state: Any, step: PagedStep | None) -> tuple[jax.Array, Any]:
+        y, window = short_conv(x, w, bias, state["window"], step)
+        return y, {"window": window}
+
+    check(layer, lambda n, r: r.normal(size=(n, 6)).astype(np.float32), {"window": jnp.zeros((1, 3, 6))}, chunk)
+
+
+def test_short_conv_is_a_convolution() -> None:
+    rng = np.random.default_rng(2)
+    x, w = rng.normal(size=(9, 2)).astype(np.float32), rng.normal(size=(2, 3)).astype(np.float32)
+    want = [np.convolve(x[:, c], w[c, ::-1])[:9] for c in range(2)]
+    np.testing.assert_allclose(short_conv(x, w, None, None, None)[0], np.stack(want, 1), atol=1e-6)

@@ -1,0 +1,136 @@
+"""LFM2 (Liquid AI, 2025): most layers mix tokens by a gated short convolution, some by attention with query and key
+norms; a gated MLP after either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from vjax.errors import ModelError
+from vjax.layers.attention import AttentionSpec, self_attention
+from vjax.layers.context import Context
+from vjax.layers.mlp import mlp
+from vjax.layers.norms import add_norm
+from vjax.layers.paging import Cache
+from vjax.layers.recurrent import read_state, write_state
+from vjax.layers.short_conv import short_conv
+from vjax.models.config import config_from_hf, positive
+from vjax.models.family import Family
+from vjax.models.hybrid import HybridConfig, conv_weight, hybrid, layer_types, places
+from vjax.models.parts import attention_params, decoder_params, norm_params
+from vjax.models.spec import Source, Tree, merged, vector, weight
+from vjax.quant import matmul
+
+DEFAULTS = {"rope_theta": 1e6, "tie_word_embeddings": True, "max_position_embeddings": 128_000}
+
+
+def config(hf: dict[str, Any]) -> HybridConfig:
+    hf = {**DEFAULTS, **hf, "tie_word_embeddings": hf.get("tie_embedding", hf.get("tie_word_embeddings", True))}
+    layers = positive(hf, "num_hidden_layers")
+    attending = hf.get("full_attn_idxs", range(layers))
+    default = ["full_attention" if i in attending else "conv" for i in range(layers)]
+    kinds = layer_types(hf, ("full_attention", "conv"), default)
+    base = config_from_hf({**hf, "intermediate_size": _inner(hf)}, norm_eps=float(hf.get("norm_eps", 1e-5)))
+    base = base.with_changes(
+        attention=tuple(AttentionSpec(spec.scale, norm_eps=base.norm_eps) for spec in base.attention)
+    )
+    window = positive(hf, "conv_L_cache", 3) - 1
+    if not window:
+        raise ModelError("conv_L_cache=1 is not supported: it must be at least 2.")
+    arrays = (("window", (window, base.hidden_size), (None, "mlp")),)
+    bias = bool(hf.get("conv_bias", False))  # of the convolution: the MLP has none
+    attending, others = places(kinds, "full_attention"), places(kinds, "conv")
+    return hybrid(base, HybridConfig, attending, others, arrays, mlp_bias=bias)
+
+
+def _inner(hf: dict[str, Any]) -> int:
+    """The MLP's width: two thirds of what the config says, times a factor and rounded up, unless it is exact."""
+    inner = positive(hf, "block_ff_dim", hf.get("intermediate_size"))
+    if not hf.get("block_auto_adjust_ff_dim", True):
+        return inner
+    inner, factor, multiple = int(2 * inner / 3), hf.get("block_ffn_dim_multiplier", 1.0), 1
+    if factor is not None:
+        inner, multiple = int(factor * inner), positive(hf, "block_multiple_of", 256)
+    return -(-inner // multiple) * multiple
+
+
+def params(config: HybridConfig) -> Tree:
+    width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+
+    def conv(prefix: str) -> Tree:
+        params: Tree = {
+            "in": weight(f"{prefix}.in_proj.weight", (3, width, width), (None, "mlp", "embed")),
+            "conv": conv_weight(f"{prefix}.conv.weight", width, config.state_arrays[0][1][0] + 1),
+            "out": weight(f"{prefix}.out_proj.weight", (width, width), ("embed", "mlp")),
+        }
+        if bias:
+            params["in_bias"] = vector(f"{prefix}.in_proj.bias", (3, width), (None, "mlp"), fill=0.0)
+            params["conv_bias"] = vector(f"{prefix}.conv.bias", (width,), ("mlp",), fill=0.0)
+            params["out_bias"] = vector(f"{prefix}.out_proj.bias", (width,), fill=0.0)
+        return params
+
+    def attention(prefix: str) -> Tree:
+        heads = config.num_heads * config.head_dim
+        return {
+            **attention_params(config, prefix),
+            "o": weight(f"{prefix}.out_proj.weight", (width, heads), ("embed", "heads")),
+            "q_norm": norm_params(config, f"{prefix}.q_layernorm", config.head_dim),
+            "k_norm": norm_params(config, f"{prefix}.k_layernorm", config.head_dim),
+        }
+
+    def layer(i: int) -> Tree:
+        prefix = f"model.layers.{i}"
+        gate_up = tuple(
+            Source(f"{prefix}.feed_forward.{n}.weight", (inner, width), (1, inner, width)) for n in ("w1", "w3")
+        )
+        mixer = {"conv": conv(f"{prefix}.conv")} if i in config.recurrent_layers else {
+            "attention": attention(f"{prefix}.self_attn")
+        }  # fmt: skip
+        return mixer | {
+            "norm": norm_params(config, f"{prefix}.operator_norm"),
+            "mlp_norm": norm_params(config, f"{prefix}.ffn_norm"),
+            "mlp": {
+                "gate_up": merged(gate_up, (None, "mlp", "embed"), concat=0),
+                "down": weight(f"{prefix}.feed_forward.w2.weight", (width, inner), ("embed", "mlp")),
+            },
+        }
+
+    return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)), final_norm="embedding_norm")
+
+
+def block(
+    w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+    config: HybridConfig, layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
+    x, normed = add_norm(x, update, w["norm"], config.norm_eps, ctx)
+    if "conv" in w:
+        mixed, cache = gated_conv(w["conv"], normed, ctx, cache, config.recurrent_layers.index(layer))
+    else:
+        mixed, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
+    x, normed = add_norm(x, mixed, w["mlp_norm"], config.norm_eps, ctx)
+    return x, mlp(w["mlp"], normed, "silu"), cache
+
+
+def gated_conv(
+    w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, place: int
+) -> tuple[jax.Array, Cache | None]:  # fmt: skip
+    """`out(c * conv(b * v))`, where b, c and v are projections of `x[T, d]`."""
+    projected = matmul(x, w["in"])  # [T, 3, d]
+    if "in_bias" in w:
+        projected = projected + w["in_bias"].astype(x.dtype)
+    b, c, v = projected[:, 0], projected[:, 1], projected[:, 2]
+    state = read_state(ctx, cache, place)
+    mixed, window = short_conv(b * v, w["conv"], w.get("conv_bias"), state["window"] if state else None, ctx.step)
+    out = matmul(c * mixed.astype(x.dtype), w["out"])
+    out = out + w["out_bias"].astype(x.dtype) if "out_bias" in w else out
+    return out, write_state(ctx, cache, place, {"window": window})
+
+
+FAMILY = Family(
+    name="LFM2",
+    architectures=("Lfm2ForCausalLM",),
+    config=config,
+    params=params,
+    block=block,
+)
