@@ -22,7 +22,7 @@ def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) 
     RandomState's streams are frozen by numpy's compatibility policy; those of Generator may change.
     """
     draw = np.random.RandomState(zlib.crc32(f"{seed}/{name}".encode())).standard_normal(shape)
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith("norm.weight"):
         centre = norm_centre if name.endswith("weight") else 0.0
         return (centre + 0.2 * draw).astype(np.float32)
     return (draw * (_gain(name) / math.sqrt(shape[-1]))).astype(np.float32)
@@ -34,7 +34,7 @@ def _gain(name: str) -> float:
         return 0.7  # small, or a tied model repeats its last token
     if "lm_head" in name:
         return 2.0
-    return 1.5 if "q_proj" in name or "k_proj" in name else 1.0
+    return 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")) else 1.0
 
 
 def seeded_tensors(shapes: Mapping[str, Shape], seed: int, norm_centre: float = 1.0) -> Tensors:

@@ -25,7 +25,14 @@ class RopeTables(NamedTuple):
 class Rope:
     """How one kind of layer rotates its queries and keys. `dim`: rotated channels of a head, from the first on.
 
-    `scaling`: default, linear, llama3, yarn or factors (one divisor per frequency, as GGUF files carry them).
+    `scaling`: default, linear, llama3, yarn, factors (a divisor per frequency, as GGUF files carry them), and two that
+    depend on the length. Keys in a cache cannot be rotated again when a sequence grows past the original length, so
+    both go by `length`, the longest sequence that the model is to take, as vLLM does:
+
+    * longrope (Ding et al., 2024): `long_factors` if `length` is beyond the original one, else `freq_factors`.
+      transformers decides for each sequence, by what it has become.
+    * dynamic (NTK): nothing up to the original length; beyond it the base that suits `factor` times the original.
+      transformers takes the base that suits the sequence so far.
     """
 
     dim: int
@@ -40,6 +47,8 @@ class Rope:
     attention_factor: float = 1.0
     truncate: bool = True
     freq_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    length: int = 0
     interleaved: bool = False  # pairs (0, 1), (2, 3) ... instead of (0, D/2), (1, D/2 + 1) ...
 
     def frequencies(self) -> np.ndarray:
@@ -55,6 +64,11 @@ class Rope:
             scaled = self._yarn(base)
         elif self.scaling == "factors":
             scaled = base / np.asarray(self.freq_factors)
+        elif self.scaling == "longrope":
+            long = self.length > self.original_max_position
+            scaled = base / np.asarray(self.long_factors if long else self.freq_factors)
+        elif self.scaling == "dynamic":
+            scaled = self._dynamic(base)
         else:
             raise ModelError(f"rope scaling {self.scaling!r} is not supported.")
         return scaled.astype(np.float32)
@@ -78,6 +92,13 @@ class Rope:
         low, high = max(low, 0), min(high, self.dim - 1)
         ramp = np.clip((np.arange(self.dim // 2) - low) / max(high - low, 0.001), 0, 1)
         return base * (1 - ramp) + base / self.factor * ramp
+
+    def _dynamic(self, base: np.ndarray) -> np.ndarray:
+        """NTK-aware scaling (bloc97 and emozilla, 2023) with a sequence of `factor` times the original length."""
+        if self.length <= self.original_max_position:
+            return base
+        stretch = (self.factor * self.factor - (self.factor - 1)) ** (self.dim / (self.dim - 2))
+        return (self.theta * stretch) ** -(np.arange(0, self.dim, 2, dtype=np.float64) / self.dim)
 
     def tables(self, positions: jax.Array) -> RopeTables:
         """The tables for `positions[T]`, scaled by the attention factor."""
@@ -126,9 +147,18 @@ def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, thet
             return Rope(dim, base, "llama3", factor, original, low_freq_factor=low, high_freq_factor=high)
         if kind == "yarn":
             return _yarn_from_hf(parameters, dim, base, original, max_position)
+        if kind in ("longrope", "su"):
+            # Phi-3 keeps the original length beside `rope_scaling`; that one decides.
+            original = config.get("original_max_position_embeddings") or original
+            return _longrope_from_hf(parameters, dim, base, original, max_position)
+        if kind == "dynamic":
+            factor = float(parameters["factor"])
+            return Rope(dim, base, "dynamic", factor, original, length=max_position)
     except KeyError as missing:
         raise ModelError(f"rope_scaling of type {kind!r} lacks {missing.args[0]!r}.") from None
-    raise ModelError(f"rope_scaling type {kind!r} is not supported; known: default, linear, llama3, yarn.")
+    raise ModelError(
+        f"rope_scaling type {kind!r} is not supported; known: default, linear, llama3, yarn, longrope, dynamic."
+    )
 
 
 def _yarn_from_hf(parameters: dict, dim: int, base: float, original: int, max_position: int) -> Rope:
@@ -151,4 +181,26 @@ def _yarn_from_hf(parameters: dict, dim: int, base: float, original: int, max_po
         beta_slow=float(parameters.get("beta_slow") or 1),
         attention_factor=float(attention),
         truncate=bool(parameters.get("truncate", True)),
+    )
+
+
+def _longrope_from_hf(parameters: dict, dim: int, base: float, original: int, max_position: int) -> Rope:
+    factor = float(parameters.get("factor") or max_position / original)
+    attention = parameters.get("attention_factor")
+    if attention is None:
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    short, long = (tuple(float(f) for f in parameters[name]) for name in ("short_factor", "long_factor"))
+    for name, factors in (("short_factor", short), ("long_factor", long)):
+        if len(factors) != dim // 2 or min(factors) <= 0:
+            raise ModelError(f"rope_scaling's {name!r} must hold {dim // 2} positive numbers, it has {len(factors)}.")
+    return Rope(
+        dim,
+        base,
+        "longrope",
+        factor,
+        original,
+        attention_factor=float(attention),
+        freq_factors=short,
+        long_factors=long,
+        length=max_position,
     )

@@ -84,6 +84,8 @@ def load_with_config(
         hf = read_hf_config(source.path)
     hf = {**hf, **(config.hf_overrides or {})}
     model, dtype = Model.from_hf(hf), resolve_dtype(config.dtype, hf)
+    if config.max_model_len:
+        model = Model(model.family, model.config.for_length(config.max_model_len))
     options: dict[str, Any] = dict(dtype=dtype, sharding_for=partial(param_sharding, mesh))
     if config.load_format == "dummy":
         params = random_params(model.spec(), dtype, mesh, config.seed)

@@ -49,11 +49,13 @@ class ModelConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: Literal["head", "full"] | None = None  # norms of queries and keys: by head, or over all heads at once
+    qk_norm: Literal["head", "full", "heads"] | None = None  # norms of queries and keys: of each head, over all heads
+    # at once, or of each head with weights of its own
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = True  # of LayerNorm
     norm_offset: float = 0.0
     embed_scale: float = 1.0
+    parallel_residual: bool = False  # attention and MLP side by side, on one norm
     residual_scale: float = 1.0  # of what each half of a block adds
     position_offset: int | None = None  # learned positions: row of the table for position 0
     logit_scale: float = 1.0
@@ -78,6 +80,10 @@ class ModelConfig:
         """The state of recurrent layers. It belongs to a whole sequence, so its cache cannot be shared by prefix."""
         return None
 
+    def for_length(self, length: int) -> ModelConfig:
+        """For sequences no longer than `length`: ropes that stretch with the length go by it."""
+        return replace(self, ropes=tuple(replace(rope, length=length) for rope in self.ropes))
+
     def with_changes(self, **changes: Any) -> ModelConfig:
         return replace(self, **changes)
 
@@ -89,6 +95,15 @@ def positive(hf: dict[str, Any], name: str, default: Any = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ModelError(f"config field {name!r} must be a positive integer, got {value!r}.")
     return value
+
+
+def rotary_dim(hf: dict[str, Any], head_dim: int, default: float = 1.0) -> int:
+    """How many channels of a head its rope turns: `partial_rotary_factor` of them."""
+    part = hf.get("partial_rotary_factor") or (hf.get("rope_parameters") or {}).get("partial_rotary_factor") or default
+    rotated = int(head_dim * float(part))
+    if not 2 <= rotated <= head_dim or rotated % 2:
+        raise ModelError(f"partial_rotary_factor={part!r} rotates {rotated} of {head_dim} channels; must be even.")
+    return rotated
 
 
 def token_ids(value: Any) -> tuple[int, ...]:
@@ -108,8 +123,7 @@ def config_from_hf(hf: dict[str, Any], **changes: Any) -> ModelConfig:
     if heads % kv_heads:
         raise ModelError(f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}.")
     if "ropes" not in changes:
-        rotary = int(head_dim * float(hf.get("partial_rotary_factor") or 1.0))
-        changes["ropes"] = (rope_from_hf(hf, rotary),)
+        changes["ropes"] = (rope_from_hf(hf, rotary_dim(hf, head_dim)),)
     fields: dict[str, Any] = dict(
         architecture=(hf.get("architectures") or ["unknown"])[0],
         vocab_size=positive(hf, "vocab_size"),

@@ -1,4 +1,4 @@
-"""Llama 2 and 3 (Touvron et al., 2023; Dubey et al., 2024), and the pre-norm block that its relatives share."""
+"""Llama 2 and 3 (Touvron et al., 2023; Dubey et al., 2024), and the pre-norm blocks that its relatives share."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def block(
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)
     return x, mlp(w["mlp"], normed, config.hidden_act), cache
+
+
+def parallel_block(
+    w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+    config: ModelConfig, layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
+    """Attention and MLP side by side, on one norm (Wang and Komatsuzaki, 2021)."""
+    x, normed = add_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
+    attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
+    return x, attended + mlp(w["mlp"], normed, config.hidden_act), cache
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:

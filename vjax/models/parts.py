@@ -8,45 +8,56 @@ from vjax.models.config import ModelConfig
 from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 
 
-def attention_params(config: ModelConfig, prefix: str) -> dict[str, Any]:
-    """`q_proj`, `k_proj`, `v_proj` merged by key/value head, `o_proj`, and the biases and norms the config asks for."""
+def attention_params(
+    config: ModelConfig, prefix: str, *, fused: str | None = None, o: str = "o_proj", qk_norm: str = "norm"
+) -> dict[str, Any]:
+    """`q_proj`, `k_proj`, `v_proj` merged by key/value head (on disk one tensor where `fused` names it), the output
+    projection `o`, and the biases and norms (`q_norm`, `k_norm`) the config asks for."""
     k, g, d, width = config.num_kv_heads, config.groups, config.head_dim, config.hidden_size
 
     def qkv(kind: str, *inner: int) -> tuple[Source, ...]:
-        heads = {"q": g, "k": 1, "v": 1}
-        return tuple(
-            Source(f"{prefix}.{n}_proj.{kind}", (k * count * d, *inner), (k, count, d, *inner))
-            for n, count in heads.items()
-        )
+        heads, sources, start = {"q": g, "k": 1, "v": 1}, [], 0
+        for n, count in heads.items():
+            rows, shape = k * count * d, (k, count, d, *inner)
+            if fused:
+                name, total = f"{prefix}.{fused}.{kind}", k * (g + 2) * d
+                sources.append(Source(name, (total, *inner), shape, rows=(start, start + rows)))
+            else:
+                sources.append(Source(f"{prefix}.{n}_proj.{kind}", (rows, *inner), shape))
+            start += rows
+        return tuple(sources)
 
     params: dict[str, Any] = {
         "qkv": merged(qkv("weight", width), ("kv_heads", None, None, "embed"), concat=1),
-        "o": weight(f"{prefix}.o_proj.weight", (width, k * g * d), ("embed", "heads")),
+        "o": weight(f"{prefix}.{o}.weight", (width, k * g * d), ("embed", "heads")),
     }
     if config.qkv_bias:
         params["qkv_bias"] = merged(qkv("bias"), ("kv_heads", None, None), concat=1, kind="vector")
     if config.o_bias:
-        params["o_bias"] = vector(f"{prefix}.o_proj.bias", (width,), fill=0.0)
-    if config.qk_norm:
+        params["o_bias"] = vector(f"{prefix}.{o}.bias", (width,), fill=0.0)
+    if config.qk_norm in ("head", "full"):
         full = config.qk_norm == "full"
-        params["q_norm"] = norm_params(config, f"{prefix}.q_norm", k * g * d if full else d)
-        params["k_norm"] = norm_params(config, f"{prefix}.k_norm", k * d if full else d)
+        params["q_norm"] = norm_params(config, f"{prefix}.q_{qk_norm}", k * g * d if full else d)
+        params["k_norm"] = norm_params(config, f"{prefix}.k_{qk_norm}", k * d if full else d)
     return params
 
 
-def gated_mlp_params(config: ModelConfig, prefix: str) -> dict[str, Param]:
-    """`gate_proj` and `up_proj` merged, `down_proj`, and their biases if the config asks for them."""
+def gated_mlp_params(config: ModelConfig, prefix: str, *, fused: str | None = None) -> dict[str, Param]:
+    """`gate_proj` and `up_proj` merged (on disk one tensor where `fused` names it), `down_proj`, and their biases if
+    the config asks for them."""
     width, inner = config.hidden_size, config.intermediate_size
-    gate_up = tuple(
-        Source(f"{prefix}.{n}_proj.weight", (inner, width), (1, inner, width)) for n in ("gate", "up")
-    )  # fmt: skip
+
+    def gate_up(kind: str, *shape: int) -> tuple[Source, ...]:
+        if fused:
+            return (Source(f"{prefix}.{fused}.{kind}", (2 * inner, *shape), (2, inner, *shape)),)
+        return tuple(Source(f"{prefix}.{n}_proj.{kind}", (inner, *shape), (1, inner, *shape)) for n in ("gate", "up"))
+
     params = {
-        "gate_up": merged(gate_up, (None, "mlp", "embed"), concat=0),
+        "gate_up": merged(gate_up("weight", width), (None, "mlp", "embed"), concat=0),
         "down": weight(f"{prefix}.down_proj.weight", (width, inner), ("embed", "mlp")),
     }
     if config.mlp_bias:
-        biases = tuple(Source(f"{prefix}.{n}_proj.bias", (inner,), (1, inner)) for n in ("gate", "up"))
-        params["gate_up_bias"] = merged(biases, (None, "mlp"), concat=0, kind="vector")
+        params["gate_up_bias"] = merged(gate_up("bias"), (None, "mlp"), concat=0, kind="vector")
         params["down_bias"] = vector(f"{prefix}.down_proj.bias", (width,), fill=0.0)
     return params
 

@@ -14,7 +14,11 @@ from vjax.models.family import Family
 
 log = logging.getLogger(__name__)
 
-FILES = ("llama", "qwen2", "qwen3", "gemma3", "lfm2")
+FILES = (
+    "llama", "qwen2", "qwen3", "gemma3",
+    "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2",
+    "lfm2",
+)  # fmt: skip
 GROUP = "vjax.models"
 
 _registered: list[Family] = []

@@ -1,0 +1,113 @@
+"""Families with LayerNorm: StarCoder2, StableLM, Phi, Cohere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.goldens.cases.case import Case, Config, decoder
+
+
+def starcoder2(**fields: Any) -> Config:
+    starcoder: Config = {"norm_epsilon": 1e-5, "rms_norm_eps": None, "rope_theta": 1e5, "hidden_act": None}
+    starcoder |= {"tie_word_embeddings": None, "use_bias": True, "sliding_window": 6}
+    return decoder("Starcoder2ForCausalLM", "starcoder2", **{**starcoder, **fields})
+
+
+STARCODER2 = (
+    Case(  # tied and gelu_pytorch_tanh by default
+        "starcoder2",
+        starcoder2(hidden_size=36, num_attention_heads=6, num_hidden_layers=3),
+        switches=({"use_bias": False}, {"sliding_window": None}, {"rope_theta": 1e3}, {"hidden_act": "relu"}),
+        gguf=False,
+    ),
+)
+
+
+def stablelm(**fields: Any) -> Config:
+    stable: Config = {"layer_norm_eps": 1e-5, "rms_norm_eps": None, "partial_rotary_factor": 0.5}
+    return decoder("StableLmForCausalLM", "stablelm", **{**stable, **fields})
+
+
+STABLELM = (
+    Case(  # as StableLM 2 1.6B
+        "stablelm-bias",
+        stablelm(hidden_size=60, num_attention_heads=5, num_key_value_heads=5, use_qkv_bias=True),
+        switches=({"use_qkv_bias": False}, {"partial_rotary_factor": 1.0}),
+        gguf=False,
+    ),
+    Case(  # as StableLM 2 12B; a quarter of each head turns by default
+        "stablelm-parallel",
+        stablelm(
+            hidden_size=64,
+            num_hidden_layers=3,
+            use_parallel_residual=True,
+            qk_layernorm=True,
+            partial_rotary_factor=None,
+            tie_word_embeddings=True,
+        ),
+        switches=({"use_parallel_residual": False}, {"qk_layernorm": False}, {"partial_rotary_factor": 0.5}),
+        gguf=False,
+    ),
+)
+
+
+def phi(**fields: Any) -> Config:
+    ours: Config = {"layer_norm_eps": 1e-5, "rms_norm_eps": None, "num_key_value_heads": None, "hidden_act": None}
+    return decoder("PhiForCausalLM", "phi", **{**ours, "num_attention_heads": 3, **fields})
+
+
+PHI = (
+    Case(
+        "phi",
+        phi(hidden_size=48, num_hidden_layers=3, partial_rotary_factor=0.5),
+        switches=({"partial_rotary_factor": 0.25}, {"hidden_act": "relu"}),
+        gguf=False,
+    ),
+    Case(
+        "phi-qk-norm",
+        phi(hidden_size=60, num_attention_heads=6, num_key_value_heads=2, partial_rotary_factor=0.4, qk_layernorm=True),
+        switches=({"partial_rotary_factor": 0.8}, {"qk_layernorm": False}),
+        gguf=False,
+    ),
+)
+
+
+def cohere(architecture: str, model_type: str, **fields: Any) -> Config:
+    ours: Config = {"layer_norm_eps": 1e-5, "rms_norm_eps": None, "rope_theta": 5e4, "logit_scale": 0.5}
+    return decoder(architecture, model_type, **{**ours, "tie_word_embeddings": None, **fields})
+
+
+COHERE = (
+    Case(  # as Command R
+        "cohere",
+        cohere(
+            "CohereForCausalLM", "cohere", hidden_size=45, num_attention_heads=3, num_key_value_heads=3, head_dim=14
+        ),
+        switches=({"logit_scale": 1.0}, {"rope_theta": 1e3}),
+        gguf=False,
+    ),
+    Case(  # as Command R+
+        "cohere-qk-norm",
+        cohere(
+            "CohereForCausalLM", "cohere", use_qk_norm=True, attention_bias=True, rope_theta=None, num_hidden_layers=3
+        ),
+        switches=({"use_qk_norm": False}, {"attention_bias": False}, {"rope_theta": 1e4}),
+        gguf=False,
+    ),
+)
+COHERE2 = (
+    Case(
+        "cohere2",
+        cohere(
+            "Cohere2ForCausalLM",
+            "cohere2",
+            hidden_size=40,
+            num_hidden_layers=4,
+            sliding_window=5,
+            sliding_window_pattern=3,
+            logit_scale=0.7,
+        ),
+        switches=({"sliding_window": 6}, {"sliding_window_pattern": 2}, {"logit_scale": 1.0}, {"rope_theta": 1e3}),
+        gguf=False,
+    ),
+)
