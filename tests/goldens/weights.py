@@ -15,6 +15,8 @@ from safetensors.numpy import save_file
 Shape = tuple[int, ...]
 Tensors = dict[str, np.ndarray]
 
+PLAIN_NORMS = ("linear_attn.norm.weight",)  # whose weights are w also where others mean 1 + w
+
 
 def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) -> np.ndarray:
     """Normal numbers `shape` float32, scaled by what `name` says the tensor is, so that logits spread well.
@@ -23,9 +25,16 @@ def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) 
     """
     draw = np.random.RandomState(zlib.crc32(f"{seed}/{name}".encode())).standard_normal(shape)
     if len(shape) == 1 or name.endswith("norm.weight"):
-        centre = norm_centre if name.endswith("weight") else 0.0
+        centre = norm_centre if name.endswith("weight") and not name.endswith(PLAIN_NORMS) else _centre(name)
         return (centre + 0.2 * draw).astype(np.float32)
     return (draw * (_gain(name) / math.sqrt(shape[-1]))).astype(np.float32)
+
+
+def _centre(name: str) -> float:
+    """Of vectors other than norms of a family's usual kind."""
+    if name.endswith("A_log"):
+        return -1.5  # a memory of some ten tokens
+    return 1.0 if name.endswith(PLAIN_NORMS) else 0.0
 
 
 def _gain(name: str) -> float:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vjax.layers.gated_delta import gated_delta_rule, l2_norm
 from vjax.layers.paging import PagedStep, StatePool
 from vjax.layers.short_conv import short_conv
 
@@ -94,4 +95,40 @@ def test_short_conv_is_a_convolution() -> None:
     rng = np.random.default_rng(2)
     x, w = rng.normal(size=(9, 2)).astype(np.float32), rng.normal(size=(2, 3)).astype(np.float32)
     want = [np.convolve(x[:, c], w[c, ::-1])[:9] for c in range(2)]
-    np.testing.assert_allclose(short_conv(x, w, None, None, None)[0], np.stack(want, 1), atol=1e-6)
+    np.testing.assert_allclose(short_conv(x, w, None, np.zeros((1, 2, 2)), None)[0], np.stack(want, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("size", [8, 64])
+def test_gated_delta_rule(chunk: int, size: int) -> None:
+    """`size`: tokens computed in parallel."""
+    h, r, i, j = 2, 2, 5, 3
+
+    def layer(x: Any, state: Any, step: PagedStep | None) -> tuple[jax.Array, Any]:
+        out, memory = gated_delta_rule(x, state["memory"], step, size)
+        return out, {"memory": memory}
+
+    check(layer, delta_inputs(h, r, i, j), {"memory": jnp.zeros((1, h, r, i, j))}, chunk)
+
+
+def delta_inputs(h: int, r: int, i: int, j: int) -> Callable[[int, np.random.Generator], Any]:
+    def make(n: int, rng: np.random.Generator) -> Any:
+        q, k = (l2_norm(rng.normal(size=(n, h, i)).astype(np.float32)) for _ in range(2))
+        v = rng.normal(size=(n, h, r, j)).astype(np.float32)
+        g = -(rng.random((n, h, r)).astype(np.float32) ** 4) * 30  # most remember, some forget at once
+        return q, k, jnp.asarray(v), jnp.asarray(g), jnp.asarray(rng.random((n, h, r)).astype(np.float32))
+
+    return make
+
+
+def test_gated_delta_rule_is_its_formula() -> None:
+    q, k, v, g, beta = map(np.asarray, delta_inputs(1, 1, 4, 3)(30, np.random.default_rng(3)))
+    memory, want = np.zeros((4, 3)), []
+    for t in range(30):
+        memory = np.exp(g[t, 0, 0]) * memory
+        memory = memory + np.outer(k[t, 0], beta[t, 0, 0] * (v[t, 0, 0] - memory.T @ k[t, 0]))
+        want.append(memory.T @ q[t, 0])
+    for chunk in (1, 4, 64):
+        found, last = gated_delta_rule((q, k, v, g, beta), jnp.zeros((1, 1, 1, 4, 3)), None, chunk)
+        np.testing.assert_allclose(found[:, 0, 0], np.stack(want), atol=1e-5)
+        np.testing.assert_allclose(last[0, 0, 0], memory, atol=1e-5)

@@ -33,6 +33,7 @@ class AttentionSpec:
     norm_eps: float = 1e-6  # of the query and key norms, where there are any
     norm_offset: float = 0.0
     norm_after_rope: bool = False
+    gated: bool = False  # the output times the sigmoid of a gate, one a channel
     pool: str = "full"  # the kind of its cache, and its place there
     pool_layer: int = 0
 
@@ -44,12 +45,15 @@ def self_attention(
 
     `w`: `qkv[K, G + 2, D, d]` (each key/value head with its queries, so that it shards by head), `o[d, K * G * D]`,
     optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, and norms `q_norm[D]`, `k_norm[D]`, or `[K * G * D]` and `[K * D]`.
+    Where the spec is `gated`, each query is followed by its gate: `[K, 2 * G + 2, D, d]`.
     """
-    groups = w["qkv"].shape[1] - 2
     qkv = matmul(x, w["qkv"])  # [T, K, G + 2, D]
+    groups = qkv.shape[2] - 2
     if "qkv_bias" in w:
         qkv = qkv + w["qkv_bias"].astype(x.dtype)
     q, k, v = qkv[:, :, :groups], qkv[:, :, groups], qkv[:, :, groups + 1]
+    if spec.gated:
+        q, gate = q[:, :, ::2], q[:, :, 1::2]
     if "q_norm" in w and not spec.norm_after_rope:
         q, k = _norms(w, q, k, spec)
     if spec.rope is not None:
@@ -57,6 +61,8 @@ def self_attention(
     if "q_norm" in w and spec.norm_after_rope:
         q, k = _norms(w, q, k, spec)
     out, cache = attend(q, k, v, ctx, cache, spec)
+    if spec.gated:
+        out = out * jax.nn.sigmoid(gate)
     out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
     return (out + w["o_bias"].astype(x.dtype) if "o_bias" in w else out), cache
 

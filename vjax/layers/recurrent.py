@@ -23,12 +23,15 @@ from vjax.layers.paging import STATE, Cache, PagedStep
 CHUNK = 64
 
 State = dict[str, jax.Array]
+Arrays = tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...]  # name, shape, axes
 Recurrence = Callable[[Any, Any], tuple[jax.Array, Any]]
 
 
-def read_state(ctx: Context, cache: Cache | None, layer: int) -> State | None:
-    """The state of each row in the cache's `layer`, or None in a pass without a cache, which starts from zeros."""
-    return None if cache is None or ctx.step is None else cache[STATE].read(layer, ctx.step)
+def read_state(ctx: Context, cache: Cache | None, layer: int, arrays: Arrays) -> State:
+    """The state `[S, ...]` of each row in the cache's `layer`; zeros for the one row of a pass without a cache."""
+    if cache is None or ctx.step is None:
+        return {name: jnp.zeros((1, *shape), jnp.float32) for name, shape, _ in arrays}
+    return cache[STATE].read(layer, ctx.step)
 
 
 def write_state(ctx: Context, cache: Cache | None, layer: int, state: State) -> Cache | None:

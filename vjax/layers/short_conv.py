@@ -9,17 +9,14 @@ from vjax.layers.paging import PagedStep
 
 
 def short_conv(
-    x: jax.Array, w: jax.Array, bias: jax.Array | None, window: jax.Array | None, step: PagedStep | None
+    x: jax.Array, w: jax.Array, bias: jax.Array | None, window: jax.Array, step: PagedStep | None
 ) -> tuple[jax.Array, jax.Array]:
     """`y[t] = sum_i w[:, i] * x[t - n + 1 + i]` for `x[T, *C]` and `w[*C, n]`, in float32.
 
-    `window[S, n - 1, *C]`: the inputs before each row, oldest first; None: zeros. Returns `y[T, *C]` float32 and the
+    `window[S, n - 1, *C]`: the inputs before each row, oldest first. Returns `y[T, *C]` float32 and the
     window after each row.
     """
     x, w = x.astype(jnp.float32), jnp.moveaxis(w.astype(jnp.float32), -1, 0)  # [n, *C]
-    n = w.shape[0]
-    if window is None:
-        window = jnp.zeros((1, n - 1, *x.shape[1:]), jnp.float32)
     if step is not None and step.decode:
         seen = jnp.concatenate([window, x[:, None]], axis=1)  # [S, n, *C]
         y, new = jnp.sum(seen * w, axis=1), seen[:, 1:]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
+from vjax.layers.recurrent import Arrays
 from vjax.layers.rope import Rope, rope_from_hf
 
 
@@ -25,7 +26,7 @@ class StateSpec:
     each with its shape in one layer and an axis name for each dimension (for sharding)."""
 
     num_layers: int
-    arrays: tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...]
+    arrays: Arrays
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class ModelConfig:
         """For sequences no longer than `length`: ropes that stretch with the length go by it."""
         return replace(self, ropes=tuple(replace(rope, length=length) for rope in self.ropes))
 
-    def with_changes(self, **changes: Any) -> ModelConfig:
+    def with_changes(self, **changes: Any) -> Self:
         return replace(self, **changes)
 
 

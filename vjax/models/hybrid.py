@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from vjax.errors import ModelError
+from vjax.layers.recurrent import Arrays
 from vjax.models.config import CacheSpec, ModelConfig, StateSpec, positive
 from vjax.models.spec import Param, Source
 
@@ -17,7 +18,7 @@ class HybridConfig(ModelConfig):
 
     attention_layers: tuple[int, ...] = ()
     recurrent_layers: tuple[int, ...] = ()
-    state_arrays: tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...] = ()  # see StateSpec
+    state_arrays: Arrays = ()  # what a recurrent layer carries
 
     @property
     def cache_specs(self) -> dict[str, CacheSpec]:
@@ -29,7 +30,6 @@ class HybridConfig(ModelConfig):
 
 
 C = TypeVar("C", bound=HybridConfig)
-Arrays = tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...]
 
 
 def hybrid(

@@ -13,7 +13,7 @@ from vjax.layers.context import Context
 from vjax.layers.mlp import mlp
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
-from vjax.layers.recurrent import read_state, write_state
+from vjax.layers.recurrent import Arrays, read_state, write_state
 from vjax.layers.short_conv import short_conv
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
@@ -41,7 +41,7 @@ def config(hf: dict[str, Any]) -> HybridConfig:
     arrays = (("window", (window, base.hidden_size), (None, "mlp")),)
     bias = bool(hf.get("conv_bias", False))  # of the convolution: the MLP has none
     attending, others = places(kinds, "full_attention"), places(kinds, "conv")
-    return hybrid(base, HybridConfig, attending, others, arrays, mlp_bias=bias)
+    return hybrid(base, HybridConfig, attending, others, arrays, mlp_bias=bias, qk_norm="head")
 
 
 def _inner(hf: dict[str, Any]) -> int:
@@ -71,13 +71,7 @@ def params(config: HybridConfig) -> Tree:
         return params
 
     def attention(prefix: str) -> Tree:
-        heads = config.num_heads * config.head_dim
-        return {
-            **attention_params(config, prefix),
-            "o": weight(f"{prefix}.out_proj.weight", (width, heads), ("embed", "heads")),
-            "q_norm": norm_params(config, f"{prefix}.q_layernorm", config.head_dim),
-            "k_norm": norm_params(config, f"{prefix}.k_layernorm", config.head_dim),
-        }
+        return attention_params(config, prefix, o="out_proj", qk_norm="layernorm")
 
     def layer(i: int) -> Tree:
         prefix = f"model.layers.{i}"
@@ -105,7 +99,8 @@ def block(
 ) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
     x, normed = add_norm(x, update, w["norm"], config.norm_eps, ctx)
     if "conv" in w:
-        mixed, cache = gated_conv(w["conv"], normed, ctx, cache, config.recurrent_layers.index(layer))
+        place = config.recurrent_layers.index(layer)
+        mixed, cache = gated_conv(w["conv"], normed, ctx, cache, place, config.state_arrays)
     else:
         mixed, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_norm(x, mixed, w["mlp_norm"], config.norm_eps, ctx)
@@ -113,15 +108,15 @@ def block(
 
 
 def gated_conv(
-    w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, place: int
+    w: Tree, x: jax.Array, ctx: Context, cache: Cache | None, place: int, arrays: Arrays
 ) -> tuple[jax.Array, Cache | None]:  # fmt: skip
     """`out(c * conv(b * v))`, where b, c and v are projections of `x[T, d]`."""
     projected = matmul(x, w["in"])  # [T, 3, d]
     if "in_bias" in w:
         projected = projected + w["in_bias"].astype(x.dtype)
     b, c, v = projected[:, 0], projected[:, 1], projected[:, 2]
-    state = read_state(ctx, cache, place)
-    mixed, window = short_conv(b * v, w["conv"], w.get("conv_bias"), state["window"] if state else None, ctx.step)
+    state = read_state(ctx, cache, place, arrays)
+    mixed, window = short_conv(b * v, w["conv"], w.get("conv_bias"), state["window"], ctx.step)
     out = matmul(c * mixed.astype(x.dtype), w["out"])
     out = out + w["out_bias"].astype(x.dtype) if "out_bias" in w else out
     return out, write_state(ctx, cache, place, {"window": window})

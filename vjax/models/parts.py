@@ -9,18 +9,26 @@ from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 
 
 def attention_params(
-    config: ModelConfig, prefix: str, *, fused: str | None = None, o: str = "o_proj", qk_norm: str = "norm"
+    config: ModelConfig,
+    prefix: str,
+    *,
+    fused: str | None = None,
+    o: str = "o_proj",
+    qk_norm: str = "norm",
+    gated: bool = False,
 ) -> dict[str, Any]:
     """`q_proj`, `k_proj`, `v_proj` merged by key/value head (on disk one tensor where `fused` names it), the output
-    projection `o`, and the biases and norms (`q_norm`, `k_norm`) the config asks for."""
+    projection `o`, and the biases and norms (`q_norm`, `k_norm`) the config asks for. `gated`: the tensor of queries
+    holds a gate after each head."""
     k, g, d, width = config.num_kv_heads, config.groups, config.head_dim, config.hidden_size
+    groups = 2 * g if gated else g
 
     def qkv(kind: str, *inner: int) -> tuple[Source, ...]:
-        heads, sources, start = {"q": g, "k": 1, "v": 1}, [], 0
+        heads, sources, start = {"q": groups, "k": 1, "v": 1}, [], 0
         for n, count in heads.items():
             rows, shape = k * count * d, (k, count, d, *inner)
             if fused:
-                name, total = f"{prefix}.{fused}.{kind}", k * (g + 2) * d
+                name, total = f"{prefix}.{fused}.{kind}", k * (groups + 2) * d
                 sources.append(Source(name, (total, *inner), shape, rows=(start, start + rows)))
             else:
                 sources.append(Source(f"{prefix}.{n}_proj.{kind}", (rows, *inner), shape))

@@ -54,4 +54,32 @@ LFM2 = (
     ),
 )
 
-RECURRENT = LFM2
+
+QWEN3_NEXT = (
+    Case(
+        "qwen3-next-dense",
+        decoder(
+            "Qwen3NextForCausalLM",
+            "qwen3_next",
+            hidden_size=40,
+            num_hidden_layers=3,
+            full_attention_interval=2,
+            mlp_only_layers=[0, 1, 2],
+            head_dim=24,
+            partial_rotary_factor=0.5,
+            rope_theta=1e4,
+            attention_bias=True,
+            linear_num_key_heads=2,
+            linear_num_value_heads=6,
+            linear_key_head_dim=12,
+            linear_value_head_dim=9,
+            linear_conv_kernel_dim=3,
+            rms_norm_eps=1e-6,
+        ),
+        switches=({"rope_theta": 1e2}, {"partial_rotary_factor": 0.25}, {"rms_norm_eps": 0.1}),
+        zero_centred_norms=True,
+        gguf=False,
+    ),
+)
+
+RECURRENT = LFM2 + QWEN3_NEXT

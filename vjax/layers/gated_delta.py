@@ -1,0 +1,77 @@
+"""The gated delta rule (Gated DeltaNet: Yang, Kautz & Hatamizadeh, 2024): linear attention whose state is a memory from
+keys to values. Each token lets it fade, then corrects by a share `beta` what the memory says for the token's key:
+
+    M = exp(g) M;  M = M + k (beta (v - M^T k))^T;  out = M^T q
+
+H key heads, R value heads for each, I channels of a key, J of a value; all in float32.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from vjax.layers.paging import PagedStep
+from vjax.layers.recurrent import CHUNK, recur
+from vjax.pallas_kernels.add_rms_norm import rms_norm
+
+L2_EPS = 1e-6  # of the norms of queries and keys, as in the authors' code
+
+einsum = partial(jnp.einsum, precision=lax.Precision.HIGHEST)
+Inputs = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]  # q, k, v, g, beta
+
+
+def gated_delta_rule(
+    inputs: Inputs, state: jax.Array, step: PagedStep | None, chunk: int = CHUNK
+) -> tuple[jax.Array, jax.Array]:
+    """Queries and keys `[T, H, I]`, values `[T, H, R, J]`, log decays g <= 0 and betas `[T, H, R]`, and the memory
+    `[S, H, R, I, J]` -> outputs `[T, H, R, J]` and the memory after each row."""
+    return recur(inputs, state, step, _one, _many, chunk)
+
+
+def l2_norm(x: jax.Array) -> jax.Array:
+    """`x[..., I]` with length 1."""
+    return x * lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + L2_EPS)
+
+
+def gated_norm(x: jax.Array, weight: jax.Array, gate: jax.Array, eps: float) -> jax.Array:
+    """The RMS norm of `x[..., J]`, times `silu(gate)`."""
+    return rms_norm(x, weight, eps, 0.0) * jax.nn.silu(gate.astype(jnp.float32))
+
+
+def _one(inputs: Inputs, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+    q, k, v, g, beta = inputs
+    state = state * jnp.exp(g)[..., None, None]
+    delta = beta[..., None] * (v - einsum("shi,shrij->shrj", k, state))
+    state = state + k[:, :, None, :, None] * delta[..., None, :]
+    return einsum("shi,shrij->shrj", q, state), state
+
+
+def _many(inputs: Inputs, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """C tokens at once (their section 3.3). Token t's correction depends on those before it in the chunk:
+
+        delta[t] + beta[t] sum_{u < t} decay(u, t) (k[t] . k[u]) delta[u] = beta[t] (v[t] - decay(0, t) M^T k[t])
+
+    which is a triangular system.
+    """
+    q, k, v, g, beta = inputs
+    tokens = q.shape[0]
+    total = jnp.cumsum(g, axis=0)  # [C, H, R]: log decay of the memory before the chunk
+    by_head = jnp.moveaxis(total, 0, -1)  # [H, R, C]
+    causal = jnp.tril(jnp.ones((tokens, tokens), bool))
+    # The exponent is masked, not the result: above the diagonal it is positive and may overflow.
+    decay = jnp.exp(jnp.where(causal, by_head[..., :, None] - by_head[..., None, :], -jnp.inf))  # [H, R, C, C]
+    faded = jnp.exp(total)[..., None]
+    system = jnp.moveaxis(beta, 0, -1)[..., None] * decay * einsum("thi,uhi->htu", k, k)[:, None]
+    wanted = beta[..., None] * (v - faded * einsum("thi,hrij->thrj", k, state))
+    delta = lax.linalg.triangular_solve(
+        system, jnp.moveaxis(wanted, 0, 2), left_side=True, lower=True, unit_diagonal=True
+    )  # fmt: skip
+    scores = einsum("thi,uhi->htu", q, k)[:, None] * decay
+    out = faded * einsum("thi,hrij->thrj", q, state) + einsum("hrtu,hruj->thrj", scores, delta)
+    left = jnp.exp(by_head[..., -1:] - by_head)  # what is left at the chunk's end of each token's correction
+    state = jnp.exp(total[-1])[..., None, None] * state + einsum("uhi,hru,hruj->hrij", k, left, delta)
+    return out, state
