@@ -39,10 +39,12 @@ def _centre(name: str) -> float:
 
 def _gain(name: str) -> float:
     """Against `1 / sqrt(fan in)`: attention sharp enough to see positions, logits wide enough to rank."""
-    if "embed_tokens" in name:
+    if "embed_tokens" in name or name.endswith("wte.weight"):
         return 0.7  # small, or a tied model repeats its last token
     if "lm_head" in name:
         return 2.0
+    if "c_attn" in name:
+        return 2.6  # `[in, 3 * out]`: its last axis is not the fan in
     return 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")) else 1.0
 
 

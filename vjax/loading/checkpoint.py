@@ -22,8 +22,10 @@ Transform = Callable[[str, np.ndarray], np.ndarray]
 Rename = Callable[[str], "str | tuple[str, int]"]
 Read = Callable[[str, "slice | None"], np.ndarray]
 
-# Tables that files carry along but that follow from the configuration, and the head of a model that ties it.
+# Tables that files carry along but that follow from the configuration (the last are GPT-2's causal masks), and the head
+# of a model that ties it.
 HARMLESS = re.compile(
+    r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias|"
     r".*rotary_emb\.inv_freq|rope_(freqs|factors_long|factors_short)\.weight|(.*\.)?lm_head\.weight|output\.weight"
 )
 SHOWN = 5  # names in one message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -96,8 +97,14 @@ def load_with_config(
         params = orbax.load_checkpoint(source.path, model.spec(), **options)
     else:
         with closing(open_safetensors(source.path)) as reader:
-            params = load_params(model.spec(), reader, progress=config.use_tqdm_on_load, **options)
+            rename = partial(_published_name, names=reader.names(), prefix=model.family.optional_prefix)
+            params = load_params(model.spec(), reader, rename=rename, progress=config.use_tqdm_on_load, **options)
     return model, params, hf
+
+
+def _published_name(name: str, names: Collection[str], prefix: str) -> str:
+    """The name as the file has it: with the family's optional prefix or without."""
+    return name if name in names or not name.startswith(prefix) else name.removeprefix(prefix)
 
 
 def _stays_packed(asked: bool | None, dtype: Any, mesh: Mesh) -> bool:

@@ -54,10 +54,13 @@ class ModelConfig:
     # at once, or of each head with weights of its own
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = True  # of LayerNorm
+    norm_after: bool = False  # norms after each half of a block, on the stream itself
+    final_norm: bool = True
     norm_offset: float = 0.0
     embed_scale: float = 1.0
     parallel_residual: bool = False  # attention and MLP side by side, on one norm
     residual_scale: float = 1.0  # of what each half of a block adds
+    embed_width: int | None = None  # of the embedding and the head, where projections lead to hidden_size and back
     position_offset: int | None = None  # learned positions: row of the table for position 0
     logit_scale: float = 1.0
     head_bias: bool = False

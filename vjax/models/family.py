@@ -25,7 +25,7 @@ class Block(Protocol):
     def __call__(
         self, w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
         config: Any, layer: int,
-    ) -> tuple[jax.Array, jax.Array, Cache | None]: ...  # fmt: skip
+    ) -> tuple[jax.Array, jax.Array | None, Cache | None]: ...  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Family:
 
     `config` reads a Hugging Face config (or one translated from GGUF); `params` gives the abstract tree; `gguf_tensor`
     undoes what llama.cpp's converter did to a tensor, called with its Hugging Face name and float32 values.
+    `optional_prefix`: what the names of some published checkpoints lack.
     """
 
     name: str
@@ -42,4 +43,5 @@ class Family:
     params: Callable[[Any], Tree]  # of what `config` gives, perhaps a class of the family's own
     block: Block
     gguf: tuple[str, ...] = ()
+    optional_prefix: str = ""
     gguf_tensor: Callable[[str, np.ndarray, Any], np.ndarray] | None = None

@@ -76,6 +76,8 @@ class Model:
         if config.embed_scale != 1.0:
             # The scale is rounded to the compute dtype first, as the reference does.
             x = x * jnp.asarray(config.embed_scale, x.dtype)
+        if config.embed_width:
+            x = matmul(x, params["project_in"])
         if config.position_offset is not None:
             x = x + rows(params["positions"], positions + config.position_offset)
         return x
@@ -83,7 +85,9 @@ class Model:
     def unembed(self, params: Tree, hidden: jax.Array) -> jax.Array:
         """Logits `[..., V]` float32 of `hidden[..., d]` as the last layer leaves it."""
         config = self.config
-        x = norm(hidden, params["norm"], config.norm_eps, config.norm_offset)
+        x = norm(hidden, params["norm"], config.norm_eps, config.norm_offset) if "norm" in params else hidden
+        if config.embed_width:
+            x = matmul(x, params["project_out"])
         logits = matmul(x, params["head"] if "head" in params else params["embed"]).astype(jnp.float32)
         if config.head_bias:
             logits = logits + params["head_bias"].astype(jnp.float32)
@@ -102,5 +106,5 @@ class Model:
         update: jax.Array | None = None
         for i, w in enumerate(params["layers"]):
             x, update, cache = self.family.block(w, x, update, ctx, cache, self.config, i)
-            ctx.tap("residual", x + update)
+            ctx.tap("residual", x if update is None else x + update)
         return (x if update is None else x + update), cache

@@ -96,18 +96,23 @@ def norm_params(config: ModelConfig, name: str, width: int | None = None) -> Par
 
 def decoder_params(
     config: ModelConfig, layers: tuple[Tree, ...], prefix: str = "model.", *, embed: str = "embed_tokens",
-    final_norm: str = "norm", head: str = "lm_head", positions: str = "embed_positions",
+    final_norm: str | None = "norm", head: str = "lm_head", positions: str = "embed_positions",
 ) -> Tree:  # fmt: skip
     """Embedding, layers, final norm, and the output head unless it is the embedding."""
-    table = (config.vocab_size, config.hidden_size)
+    table = (config.vocab_size, config.embed_width or config.hidden_size)
     params = {
         "embed": weight(f"{prefix}{embed}.weight", table, ("vocab", "embed")),
         "layers": layers,
-        "norm": norm_params(config, f"{prefix}{final_norm}"),
     }
+    if final_norm:
+        params["norm"] = norm_params(config, f"{prefix}{final_norm}")
     if config.position_offset is not None:
         rows = config.max_position + config.position_offset
         params["positions"] = weight(f"{prefix}{positions}.weight", (rows, config.hidden_size), (None, "embed"))
+    if config.embed_width:
+        narrow, wide = config.embed_width, config.hidden_size
+        params["project_in"] = weight(f"{prefix}project_in.weight", (wide, narrow), ("embed", "embed"))
+        params["project_out"] = weight(f"{prefix}project_out.weight", (narrow, wide), ("embed", "embed"))
     if not config.tie_embeddings:
         params["head"] = weight(f"{head}.weight", table, ("vocab", "embed"))
     if config.head_bias:

@@ -16,7 +16,7 @@ Token ids 0 to 2 are special (unknown, bos, eos): prompts do not contain them an
 
 from tests.goldens.cases.case import Case
 from tests.goldens.cases.gemma import GEMMA3
-from tests.goldens.cases.layernorm import COHERE, COHERE2, PHI, STABLELM, STARCODER2
+from tests.goldens.cases.layernorm import LAYERNORM
 from tests.goldens.cases.llama import LLAMA
 from tests.goldens.cases.phi import PHI3
 from tests.goldens.cases.qwen import QWEN2, QWEN3
@@ -25,5 +25,5 @@ from tests.goldens.cases.recurrent import RECURRENT
 __all__ = ["CASES", "Case"]
 
 CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3
-CASES += PHI3 + STARCODER2 + STABLELM + PHI + COHERE + COHERE2
+CASES += PHI3 + LAYERNORM
 CASES += RECURRENT

@@ -111,3 +111,45 @@ COHERE2 = (
         gguf=False,
     ),
 )
+
+
+def opt(**fields: Any) -> Config:
+    ours: Config = {"ffn_dim": 77, "intermediate_size": None, "rms_norm_eps": None, "hidden_act": None}
+    ours |= {"num_key_value_heads": None, "tie_word_embeddings": None, "pad_token_id": 0, "do_layer_norm_before": True}
+    return decoder("OPTForCausalLM", "opt", **{**ours, **fields})
+
+
+OPT = (
+    Case(
+        "opt",
+        opt(num_hidden_layers=3, num_attention_heads=3, activation_function="relu"),
+        switches=({"do_layer_norm_before": False}, {"activation_function": "gelu"}, {"enable_bias": False}),
+        gguf=False,
+    ),
+    Case(  # as OPT 350M
+        "opt-norm-after",
+        opt(hidden_size=40, do_layer_norm_before=False, word_embed_proj_dim=22),
+        switches=({"do_layer_norm_before": True},),
+        gguf=False,
+    ),
+)
+
+
+def gpt2(**fields: Any) -> Config:
+    """Its own names of sizes, as published; most of the others are left out."""
+    config = decoder("GPT2LMHeadModel", "gpt2", n_embd=48, n_layer=2, n_head=4, n_positions=128, **fields)
+    kept = ("architectures", "model_type", "vocab_size", "bos_token_id", "eos_token_id", "torch_dtype")
+    return {name: value for name, value in config.items() if name in kept or name.startswith("n_") or name in fields}
+
+
+GPT2 = (
+    Case("gpt2", gpt2(activation_function="gelu_new"), switches=({"activation_function": "relu"},), gguf=False),
+    Case(
+        "gpt2-scaled",
+        gpt2(n_inner=77, scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False),
+        switches=({"scale_attn_by_inverse_layer_idx": False}, {"scale_attn_weights": False}),
+        gguf=False,
+    ),
+)
+
+LAYERNORM = STARCODER2 + STABLELM + PHI + COHERE + COHERE2 + OPT + GPT2
