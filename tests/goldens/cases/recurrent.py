@@ -82,4 +82,37 @@ QWEN3_NEXT = (
     ),
 )
 
-RECURRENT = LFM2 + QWEN3_NEXT
+QWEN3_5 = (
+    Case(
+        "qwen3-5",
+        decoder(
+            "Qwen3_5ForCausalLM",
+            "qwen3_5_text",
+            hidden_size=36,
+            num_hidden_layers=4,
+            num_key_value_heads=1,
+            head_dim=32,
+            rope_parameters={
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+                "mrope_interleaved": True,
+                "mrope_section": [3, 3, 2],
+            },
+            linear_num_key_heads=2,
+            linear_num_value_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=16,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+        ),
+        switches=(
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+            {"layer_types": ["linear_attention"] * 4},
+        ),
+        zero_centred_norms=True,
+        gguf=False,
+    ),
+)
+
+RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5

@@ -1,0 +1,45 @@
+"""Qwen3.5 (Qwen Team, 2026), text: Qwen3-Next whose DeltaNet layers keep their projections in four tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vjax.models import qwen3_next
+from vjax.models.family import Family
+from vjax.models.parts import decoder_params
+from vjax.models.qwen3_next import DeltaConfig, by_head, layer_params
+from vjax.models.spec import Param, Source, Tree, merged
+
+DEFAULTS = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_key_value_heads": 4}
+
+
+def config(hf: dict[str, Any]) -> DeltaConfig:
+    return qwen3_next.config({**DEFAULTS, **hf})
+
+
+def params(config: DeltaConfig) -> Tree:
+    return decoder_params(config, tuple(layer_params(config, i, delta_inputs) for i in range(config.num_layers)))
+
+
+def delta_inputs(config: DeltaConfig, prefix: str) -> dict[str, Param]:
+    """As `qwen3_next.delta_inputs` has them."""
+    heads, width, repeats = config.key_heads, config.hidden_size, config.repeats
+    axes = ("kv_heads", None, "embed")
+
+    def rows(name: str, channels: int) -> Source:
+        return Source(f"{prefix}.in_proj_{name}.weight", (heads * channels, width), (heads, channels, width))
+
+    qkv = by_head(config, f"{prefix}.in_proj_qkv.weight", (width,), (width,))
+    return {
+        "qkvz": merged((*qkv, rows("z", repeats * config.value_dim)), axes, concat=1),
+        "ba": merged((rows("b", repeats), rows("a", repeats)), axes, concat=1),
+    }
+
+
+FAMILY = Family(
+    name="Qwen3.5 (text)",
+    architectures=("Qwen3_5ForCausalLM",),
+    config=config,
+    params=params,
+    block=qwen3_next.block,
+)
