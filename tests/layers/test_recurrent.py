@@ -13,6 +13,7 @@ import pytest
 from vjax.layers.gated_delta import gated_delta_rule, l2_norm
 from vjax.layers.paging import PagedStep, StatePool
 from vjax.layers.short_conv import short_conv
+from vjax.layers.ssm import state_space
 
 LENGTHS = (1, 29, 1, 40, 70)  # of the sequences
 ROWS, SLOTS = 7, 8  # two rows are never used
@@ -132,3 +133,35 @@ def test_gated_delta_rule_is_its_formula() -> None:
         found, last = gated_delta_rule((q, k, v, g, beta), jnp.zeros((1, 1, 1, 4, 3)), None, chunk)
         np.testing.assert_allclose(found[:, 0, 0], np.stack(want), atol=1e-5)
         np.testing.assert_allclose(last[0, 0, 0], memory, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("size", [8, 64])
+def test_state_space(chunk: int, size: int) -> None:
+    """`size`: tokens computed in parallel."""
+
+    def layer(x: Any, state: Any, step: PagedStep | None) -> tuple[jax.Array, Any]:
+        out, ssm = state_space(x, state["ssm"], step, size)
+        return out, {"ssm": ssm}
+
+    check(layer, state_space_inputs, {"ssm": jnp.zeros((1, 6, 3, 5))}, chunk)
+
+
+def state_space_inputs(n: int, rng: np.random.Generator) -> Any:
+    """Six heads of three channels in two groups, of five channels of state."""
+    log_decay = -(rng.random((n, 6)) ** 4) * 30
+    shapes = (rng.normal(size=(n, 6, 3)), log_decay, rng.normal(size=(n, 2, 5)), rng.normal(size=(n, 2, 5)))
+    return tuple(jnp.asarray(x, jnp.float32) for x in shapes)
+
+
+def test_state_space_is_its_formula() -> None:
+    dtx, log_decay, b, c = map(np.asarray, state_space_inputs(30, np.random.default_rng(4)))
+    state, want = np.zeros((6, 3, 5)), []
+    for t in range(30):
+        outer = dtx[t][:, :, None] * np.repeat(b[t], 3, axis=0)[:, None]
+        state = np.exp(log_decay[t])[:, None, None] * state + outer
+        want.append(np.einsum("hpn,hn->hp", state, np.repeat(c[t], 3, axis=0)))
+    for chunk in (1, 4, 64):
+        found, last = state_space((dtx, log_decay, b, c), jnp.zeros((1, 6, 3, 5)), None, chunk)
+        np.testing.assert_allclose(found, np.stack(want), atol=1e-5)
+        np.testing.assert_allclose(last[0], state, atol=1e-5)

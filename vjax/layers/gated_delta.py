@@ -8,19 +8,16 @@ H key heads, R value heads for each, I channels of a key, J of a value; all in f
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from vjax.layers.paging import PagedStep
-from vjax.layers.recurrent import CHUNK, recur
+from vjax.layers.recurrent import CHUNK, decays, einsum, recur
 from vjax.pallas_kernels.add_rms_norm import rms_norm
 
 L2_EPS = 1e-6  # of the norms of queries and keys, as in the authors' code
 
-einsum = partial(jnp.einsum, precision=lax.Precision.HIGHEST)
 Inputs = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]  # q, k, v, g, beta
 
 
@@ -58,12 +55,7 @@ def _many(inputs: Inputs, state: jax.Array) -> tuple[jax.Array, jax.Array]:
     which is a triangular system.
     """
     q, k, v, g, beta = inputs
-    tokens = q.shape[0]
-    total = jnp.cumsum(g, axis=0)  # [C, H, R]: log decay of the memory before the chunk
-    by_head = jnp.moveaxis(total, 0, -1)  # [H, R, C]
-    causal = jnp.tril(jnp.ones((tokens, tokens), bool))
-    # The exponent is masked, not the result: above the diagonal it is positive and may overflow.
-    decay = jnp.exp(jnp.where(causal, by_head[..., :, None] - by_head[..., None, :], -jnp.inf))  # [H, R, C, C]
+    total, decay, left = decays(g)  # [C, H, R], [H, R, C, C], [H, R, C]
     faded = jnp.exp(total)[..., None]
     system = jnp.moveaxis(beta, 0, -1)[..., None] * decay * einsum("thi,uhi->htu", k, k)[:, None]
     wanted = beta[..., None] * (v - faded * einsum("thi,hrij->thrj", k, state))
@@ -72,6 +64,5 @@ def _many(inputs: Inputs, state: jax.Array) -> tuple[jax.Array, jax.Array]:
     )  # fmt: skip
     scores = einsum("thi,uhi->htu", q, k)[:, None] * decay
     out = faded * einsum("thi,hrij->thrj", q, state) + einsum("hrtu,hruj->thrj", scores, delta)
-    left = jnp.exp(by_head[..., -1:] - by_head)  # what is left at the chunk's end of each token's correction
     state = jnp.exp(total[-1])[..., None, None] * state + einsum("uhi,hru,hruj->hrij", k, left, delta)
     return out, state

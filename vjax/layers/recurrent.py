@@ -11,6 +11,7 @@ T tokens in S rows. A recurrence is two functions of its inputs and state, pytre
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,8 @@ from vjax.layers.context import Context
 from vjax.layers.paging import STATE, Cache, PagedStep
 
 CHUNK = 64
+
+einsum = partial(jnp.einsum, precision=lax.Precision.HIGHEST)
 
 State = dict[str, jax.Array]
 Arrays = tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...]  # name, shape, axes
@@ -52,6 +55,22 @@ def recur(
     if step.decode:
         return one(inputs, state)
     return _ragged(inputs, state, step, one, many, chunk)
+
+
+def decays(log_decay: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """How what a state holds fades in a chunk, from each token's log decay `[C, *H]` <= 0.
+
+    Returns the log of what is left after each token of the state before the chunk `[C, *H]`; what is left at token t
+    of what token u <= t added `[*H, C, C]`; and what is left of that at the chunk's end `[*H, C]`.
+    """
+    tokens = log_decay.shape[0]
+    by_head = jnp.moveaxis(log_decay, 0, -1)[..., :, None]  # [*H, C, 1]
+    # Summed from u to t alone: the difference of two long sums would lose digits.
+    after = jnp.tril(jnp.ones((tokens, tokens), bool), -1)
+    summed = jnp.cumsum(jnp.where(after, by_head, 0), axis=-2)
+    between = jnp.exp(jnp.where(jnp.tril(jnp.ones((tokens, tokens), bool)), summed, -jnp.inf))
+    total = jnp.cumsum(log_decay, axis=0)
+    return total, between, between[..., -1, :]
 
 
 def _one_row(inputs: Any, state: Any, many: Recurrence, chunk: int) -> tuple[jax.Array, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from vjax.errors import ModelError
 from vjax.layers.recurrent import Arrays
+from vjax.layers.ssm import SSMSpec
 from vjax.models.config import CacheSpec, ModelConfig, StateSpec, positive
-from vjax.models.spec import Param, Source
+from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 
 
 @dataclass(frozen=True)
@@ -66,3 +68,63 @@ def conv_weight(name: str, channels: int, size: int) -> Param:
     """A depthwise convolution `[C, n]`, `[C, 1, n]` on disk. Split like the feed-forward width."""
     source = Source(name, (channels, 1, size), (channels, size))
     return Param((channels, size), ("mlp", None), (source,), kind="vector")
+
+
+def mamba2_params(
+    spec: SSMSpec, width: int, prefix: str, *, bias: bool = False, out_bias: bool = False, conv_bias: bool = True
+) -> Tree:
+    """Of `layers.ssm.mamba2`. On disk `in_proj` holds gate, x, B, C and dt, and `conv1d` x, B and C."""
+    heads, inner, shared = spec.heads, spec.heads * spec.head_dim, spec.groups * spec.state
+    zx, bc, n = (2, heads, spec.head_dim), (2, spec.groups, spec.state), spec.conv_size
+    rows, channels = 2 * inner + 2 * shared + heads, inner + 2 * shared
+    zx_axes, bc_axes = (None, "heads", None), (None, None, None)
+
+    def part(name: str, whole: tuple[int, ...], start: int, shape: tuple[int, ...], axes: Any, kind: Any) -> Param:
+        size = math.prod(shape) // (math.prod(whole[1:]))
+        source = Source(f"{prefix}.{name}", whole, shape, rows=(start, start + size))
+        return merged((source,), axes, concat=0, kind=kind)
+
+    def projected(
+        kind: str, inner_shape: tuple[int, ...], inner_axes: tuple[str | None, ...], leaf: str
+    ) -> list[Param]:
+        whole = (rows, *inner_shape)
+        return [
+            part(f"in_proj.{kind}", whole, start, (*shape, *inner_shape), (*axes, *inner_axes), leaf)
+            for start, shape, axes in (
+                (0, zx, zx_axes), (2 * inner, bc, bc_axes), (rows - heads, (heads,), ("heads",)),
+            )
+        ]  # fmt: skip
+
+    def convolved(kind: str, stored: tuple[int, ...], size: tuple[int, ...]) -> list[Param]:
+        none = (None,) * len(size)
+        return [
+            part(f"conv1d.{kind}", (channels, *stored), start, (*shape, *size), (*axes, *none), "vector")
+            for start, shape, axes in ((0, zx[1:], zx_axes[1:]), (inner, bc, bc_axes))
+        ]
+
+    params: Tree = dict(zip(("zx", "bc", "dt_in"), projected("weight", (width,), ("embed",), "weight"), strict=True))
+    params |= zip(("x_conv", "bc_conv"), convolved("weight", (1, n), (n,)), strict=True)
+    if bias:
+        params |= zip(("zx_bias", "bc_bias", "dt_in_bias"), projected("bias", (), (), "vector"), strict=True)
+    if conv_bias:
+        params |= zip(("x_conv_bias", "bc_conv_bias"), convolved("bias", (), ()), strict=True)
+    if out_bias:
+        params["out_bias"] = vector(f"{prefix}.out_proj.bias", (width,), fill=0.0)
+    if spec.gate != "alone":
+        params["norm"] = vector(f"{prefix}.norm.weight", (inner,), ("heads",))
+    return params | {
+        "dt_bias": vector(f"{prefix}.dt_bias", (heads,), ("heads",)),
+        "a_log": vector(f"{prefix}.A_log", (heads,), ("heads",), fill=0.0),
+        "skip": vector(f"{prefix}.D", (heads,), ("heads",)),
+        "out": weight(f"{prefix}.out_proj.weight", (width, inner), ("embed", "heads")),
+    }
+
+
+def time_step_limit(hf: dict[str, Any]) -> tuple[float, float]:
+    """The bounds of dt; transformers 5 writes infinity as an object."""
+    found = hf.get("time_step_limit") or (0.0, math.inf)
+    try:
+        low, high = (float(v["__float__"] if isinstance(v, dict) else v) for v in found)
+    except (TypeError, ValueError, KeyError):
+        raise ModelError(f"config field 'time_step_limit' must be two numbers, got {found!r}.") from None
+    return low, high

@@ -115,4 +115,36 @@ QWEN3_5 = (
     ),
 )
 
-RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5
+NO_LIMIT = [0.0, {"__float__": "Infinity"}]  # as transformers 5 writes it
+
+MAMBA2 = (
+    Case(
+        "mamba2",
+        decoder(
+            "Mamba2ForCausalLM",
+            "mamba2",
+            hidden_size=32,
+            expand=2,
+            num_heads=8,
+            head_dim=8,
+            n_groups=2,
+            state_size=12,
+            conv_kernel=4,
+            use_bias=True,
+            use_conv_bias=True,
+            num_hidden_layers=3,
+            num_attention_heads=None,
+            num_key_value_heads=None,
+            intermediate_size=None,
+            max_position_embeddings=None,
+            rms_norm_eps=None,
+            layer_norm_epsilon=1e-5,
+            time_step_limit=NO_LIMIT,
+            tie_word_embeddings=True,
+        ),
+        switches=({"layer_norm_epsilon": 1e-2}, {"time_step_limit": [0.9, {"__float__": "Infinity"}]}),
+        gguf=False,
+    ),
+)
+
+RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5 + MAMBA2
