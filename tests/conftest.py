@@ -7,8 +7,20 @@ import os
 import shutil
 import tempfile
 
+import pytest
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 if "VJAX_CACHE_DIR" not in os.environ:
     os.environ["VJAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="vjax-test-cache-")
     atexit.register(shutil.rmtree, os.environ["VJAX_CACHE_DIR"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `--dist loadgroup`: a file's tests share a worker, and so its fixtures and graphs. Those of a family's golden
+    go with that golden instead, as they are most of the suite."""
+    for item in items:
+        params = getattr(item, "callspec", None)
+        golden = (params.params.get("golden") or params.params.get("name")) if params else None
+        group = f"golden {golden}" if item.path.name == "test_families.py" and golden else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
