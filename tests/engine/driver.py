@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -10,6 +11,7 @@ from vjax.config import EngineConfig
 from vjax.engine.engine import Engine
 from vjax.engine.graphs import BucketPlan
 from vjax.engine.messages import EngineOutput, EngineRequest
+from vjax.engine.scheduler import Scheduler
 from vjax.sampling_params import SamplingParams
 
 
@@ -53,6 +55,18 @@ class Driver:
         """Prompts are computed in pieces of `size` tokens from now on; forgets cached pages."""
         self.engine.scheduler.chunk = size
         self.engine.reset_prefix_cache()
+
+    @contextmanager
+    def few_pages(self, pages: int) -> Iterator[None]:
+        """The host plans with that many pages and without a prefix cache; the device's graphs stay."""
+        engine, runner = self.engine, self.engine.runner
+        before = engine.scheduler
+        engine.scheduler = Scheduler(
+            num_pages=pages, page_size=runner.shape.page_size, num_slots=runner.shape.slots,
+            max_num_batched_tokens=before.budget, max_model_len=before.max_model_len, enable_prefix_caching=False,
+        )  # fmt: skip
+        yield
+        engine.scheduler = before
 
     def close(self) -> None:
         self.engine.shutdown()
