@@ -30,8 +30,8 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     return ACTIVATIONS[name]
 
 
-def mlp(w: dict[str, Any], x: jax.Array, act: str) -> jax.Array:
-    """`down(act(gate(x)) * up(x))` (Shazeer, 2020) where there is a gate, else `down(act(up(x)))`. x: `[T, d]`.
+def mlp(w: dict[str, Any], x: jax.Array, act: str, gate_scale: float = 1.0) -> jax.Array:
+    """`down(act(s gate(x)) * up(x))` (Shazeer, 2020; s: `gate_scale`) where there is a gate, else `down(act(up(x)))`.
 
     `w`: `gate_up[2, F, d]` or `up[F, d]`, `down[d, F]`; optional `gate_up_bias`, `up_bias`, `down_bias`.
     """
@@ -39,6 +39,10 @@ def mlp(w: dict[str, Any], x: jax.Array, act: str) -> jax.Array:
     hidden = matmul(x, w[name])  # [T, 2, F] or [T, F]
     if f"{name}_bias" in w:
         hidden = hidden + w[f"{name}_bias"].astype(x.dtype)
-    active = activation(act)(hidden[:, 0]) * hidden[:, 1] if name == "gate_up" else activation(act)(hidden)
+    if name == "gate_up":
+        gate = hidden[:, 0] if gate_scale == 1.0 else hidden[:, 0] * gate_scale
+        active = activation(act)(gate) * hidden[:, 1]
+    else:
+        active = activation(act)(hidden)
     out = matmul(active, w["down"])
     return out + w["down_bias"].astype(x.dtype) if "down_bias" in w else out

@@ -70,10 +70,41 @@ def conv_weight(name: str, channels: int, size: int) -> Param:
     return Param((channels, size), ("mlp", None), (source,), kind="vector")
 
 
-def mamba2_params(
-    spec: SSMSpec, width: int, prefix: str, *, bias: bool = False, out_bias: bool = False, conv_bias: bool = True
-) -> Tree:
+@dataclass(frozen=True)
+class MambaConfig(HybridConfig):
+    """With Mamba-2 layers."""
+
+    ssm: SSMSpec = SSMSpec(1, 1, 1, 1, 2)
+    in_bias: bool = False
+    out_bias: bool = False
+    conv_bias: bool = True
+
+
+def mamba_spec(hf: dict[str, Any], **changes: Any) -> SSMSpec:
+    """Of a config that spells its fields `mamba_...`."""
+    inner = hf.get("mamba_d_ssm") or positive(hf, "mamba_expand", 2) * positive(hf, "hidden_size")
+    heads, head_dim = positive(hf, "mamba_n_heads", 128), hf.get("mamba_d_head", "auto")
+    if head_dim == "auto":
+        head_dim = inner // heads
+    groups = positive(hf, "mamba_n_groups", 1)
+    if heads * head_dim != inner or heads % groups:
+        raise ModelError(f"mamba_n_heads={heads} of {head_dim} channels in {groups} groups do not make up {inner}.")
+    fields = dict(
+        heads=heads,
+        head_dim=head_dim,
+        groups=groups,
+        state=positive(hf, "mamba_d_state", 256),
+        conv_size=positive(hf, "mamba_d_conv", 4),
+        act=hf.get("hidden_act") or "silu",
+        norm_eps=float(hf.get("rms_norm_eps", 1e-5)),
+        time_step=time_step_limit(hf),
+    )
+    return SSMSpec(**{**fields, **changes})
+
+
+def mamba2_params(config: MambaConfig, prefix: str) -> Tree:
     """Of `layers.ssm.mamba2`. On disk `in_proj` holds gate, x, B, C and dt, and `conv1d` x, B and C."""
+    spec, width = config.ssm, config.hidden_size
     heads, inner, shared = spec.heads, spec.heads * spec.head_dim, spec.groups * spec.state
     zx, bc, n = (2, heads, spec.head_dim), (2, spec.groups, spec.state), spec.conv_size
     rows, channels = 2 * inner + 2 * shared + heads, inner + 2 * shared
@@ -104,11 +135,11 @@ def mamba2_params(
 
     params: Tree = dict(zip(("zx", "bc", "dt_in"), projected("weight", (width,), ("embed",), "weight"), strict=True))
     params |= zip(("x_conv", "bc_conv"), convolved("weight", (1, n), (n,)), strict=True)
-    if bias:
+    if config.in_bias:
         params |= zip(("zx_bias", "bc_bias", "dt_in_bias"), projected("bias", (), (), "vector"), strict=True)
-    if conv_bias:
+    if config.conv_bias:
         params |= zip(("x_conv_bias", "bc_conv_bias"), convolved("bias", (), ()), strict=True)
-    if out_bias:
+    if config.out_bias:
         params["out_bias"] = vector(f"{prefix}.out_proj.bias", (width,), fill=0.0)
     if spec.gate != "alone":
         params["norm"] = vector(f"{prefix}.norm.weight", (inner,), ("heads",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,18 +13,11 @@ from vjax.layers.paging import Cache
 from vjax.layers.ssm import SSMSpec, mamba2
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
-from vjax.models.hybrid import HybridConfig, hybrid, mamba2_params, time_step_limit
+from vjax.models.hybrid import MambaConfig, hybrid, mamba2_params, time_step_limit
 from vjax.models.parts import decoder_params, norm_params
 from vjax.models.spec import Tree
 
 LONGEST = 1 << 17  # published configs state no longest context, as the state never grows
-
-
-@dataclass(frozen=True)
-class MambaConfig(HybridConfig):
-    ssm: SSMSpec | None = None
-    proj_bias: bool = False
-    conv_bias: bool = True
 
 
 def config(hf: dict[str, Any]) -> MambaConfig:
@@ -46,19 +38,17 @@ def config(hf: dict[str, Any]) -> MambaConfig:
     # There is no attention: sizes of a cache without layers.
     absent = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "intermediate_size": expand * width}
     base = config_from_hf({**hf, **absent}, norm_eps=spec.norm_eps)
-    biases = dict(proj_bias=bool(hf.get("use_bias", False)), conv_bias=bool(hf.get("use_conv_bias", True)))
+    bias, conv_bias = bool(hf.get("use_bias", False)), bool(hf.get("use_conv_bias", True))
+    biases = dict(in_bias=bias, out_bias=bias, conv_bias=conv_bias)
     return hybrid(base, MambaConfig, (), tuple(range(base.num_layers)), spec.arrays, ssm=spec, **biases)
 
 
 def params(config: MambaConfig) -> Tree:
     def layer(i: int) -> Tree:
-        prefix, bias = f"backbone.layers.{i}", config.proj_bias
-        assert config.ssm is not None
+        prefix = f"backbone.layers.{i}"
         return {
             "norm": norm_params(config, f"{prefix}.norm"),
-            "mamba": mamba2_params(
-                config.ssm, config.hidden_size, f"{prefix}.mixer", bias=bias, out_bias=bias, conv_bias=config.conv_bias
-            ),
+            "mamba": mamba2_params(config, f"{prefix}.mixer"),
         }
 
     layers = tuple(layer(i) for i in range(config.num_layers))
@@ -69,7 +59,6 @@ def block(
     w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
     config: MambaConfig, layer: int,
 ) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
-    assert config.ssm is not None
     x, normed = add_norm(x, update, w["norm"], config.norm_eps, ctx)
     mixed, cache = mamba2(w["mamba"], normed, ctx, cache, layer, config.ssm)
     return x, mixed, cache

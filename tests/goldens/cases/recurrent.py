@@ -147,4 +147,124 @@ MAMBA2 = (
     ),
 )
 
-RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5 + MAMBA2
+BAMBA = (
+    Case(
+        "bamba",
+        decoder(
+            "BambaForCausalLM",
+            "bamba",
+            hidden_size=32,
+            num_hidden_layers=3,
+            attn_layer_indices=[1],
+            mamba_n_heads=4,
+            mamba_d_head="auto",
+            mamba_n_groups=1,
+            mamba_d_state=12,
+            mamba_expand=2,
+            mamba_d_conv=4,
+            mamba_proj_bias=True,
+            attention_bias=True,
+            mlp_bias=True,
+            rope_theta=1e4,
+        ),
+        switches=({"rope_theta": 1e2}, {"attn_layer_indices": [0]}, {"rms_norm_eps": 0.1}),
+        gguf=False,
+    ),
+)
+
+SSM_MULTIPLIERS = [1.3, 0.8, 1.4, 0.7, 1.2]
+
+FALCON_H1 = (
+    Case(
+        "falcon-h1",
+        decoder(
+            "FalconH1ForCausalLM",
+            "falcon_h1",
+            hidden_size=32,
+            head_dim=10,
+            num_hidden_layers=2,
+            mamba_d_ssm=24,
+            mamba_n_heads=6,
+            mamba_d_head=4,
+            mamba_n_groups=2,
+            mamba_d_state=10,
+            mamba_d_conv=3,
+            mamba_rms_norm=True,
+            mamba_norm_before_gate=False,
+            mamba_proj_bias=False,
+            projectors_bias=True,
+            attention_in_multiplier=1.4,
+            attention_out_multiplier=0.7,
+            embedding_multiplier=3.5,
+            key_multiplier=0.6,
+            lm_head_multiplier=0.8,
+            mlp_multipliers=[1.3, 0.7],
+            ssm_in_multiplier=1.25,
+            ssm_out_multiplier=0.6,
+            ssm_multipliers=SSM_MULTIPLIERS,
+            rope_theta=1e11,
+        ),
+        switches=(
+            {"mamba_norm_before_gate": True},
+            {"attention_in_multiplier": 1.0},
+            {"attention_out_multiplier": 1.0},
+            {"embedding_multiplier": 1.0},
+            {"key_multiplier": 1.0},
+            {"lm_head_multiplier": 1.0},
+            {"mlp_multipliers": [1.0, 0.7]},
+            {"mlp_multipliers": [1.3, 1.0]},
+            {"ssm_in_multiplier": 1.0},
+            {"ssm_out_multiplier": 1.0},
+            *({"ssm_multipliers": [*SSM_MULTIPLIERS[:i], 1.0, *SSM_MULTIPLIERS[i + 1 :]]} for i in range(5)),
+        ),
+        gguf=False,
+    ),
+    Case(
+        "falcon-h1-plain-gate",
+        decoder(
+            "FalconH1ForCausalLM",
+            "falcon_h1",
+            hidden_size=24,
+            num_hidden_layers=2,
+            mamba_d_ssm=24,
+            mamba_n_heads=3,
+            mamba_n_groups=1,
+            mamba_d_state=8,
+            mamba_rms_norm=False,
+            mamba_conv_bias=False,
+            mamba_proj_bias=True,
+            tie_word_embeddings=True,
+        ),
+        switches=({"mamba_rms_norm": True},),
+        gguf=False,
+    ),
+)
+
+NEMOTRON_H = (
+    Case(
+        "nemotron-h",
+        decoder(
+            "NemotronHForCausalLM",
+            "nemotron_h",
+            hidden_size=32,
+            head_dim=12,
+            num_hidden_layers=5,
+            hybrid_override_pattern="M-M*-",
+            mlp_hidden_act="relu2",
+            hidden_act=None,
+            mamba_num_heads=4,
+            mamba_head_dim=10,
+            n_groups=2,
+            ssm_state_size=8,
+            conv_kernel=4,
+            use_conv_bias=True,
+            time_step_min=0.6,
+            rms_norm_eps=None,
+            layer_norm_epsilon=1e-5,
+        ),
+        switches=({"time_step_min": 0.001}, {"mlp_hidden_act": "relu"}, {"layer_norm_epsilon": 0.1}),
+        gguf=False,
+    ),
+)
+
+RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5 + MAMBA2 + BAMBA + FALCON_H1 + NEMOTRON_H
