@@ -14,13 +14,15 @@ from vjax.config import EngineConfig
 from vjax.engine.messages import EngineOutput
 from vjax.errors import ModelError, RequestError
 from vjax.frontend.files import FrontendFiles
-from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt
+from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt, check_ids, check_text, split_prompt
 from vjax.frontend.outputs import OutputProcessor
-from vjax.outputs import RequestOutput
+from vjax.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from vjax.engine.child import Core
+    from vjax.engine.encode import EncodeRunner
+    from vjax.models.encoder import Task
     from vjax.tokenizing import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,17 @@ class LLM:
         if unknown := sorted(set(options) - known):
             raise ModelError(f"unknown engine option {unknown[0]!r}; known: {', '.join(sorted(known))}.")
         config = EngineConfig(model=str(model), **options)
-        from vjax.engine.engine import Engine  # brings JAX
+        from vjax.engine.encode import EncodeRunner  # brings JAX
+        from vjax.engine.engine import Engine
+        from vjax.loading.load import is_encoder_folder
 
         files = FrontendFiles.load(config)
-        self._take(Engine(config), files)
+        if is_encoder_folder(config):
+            self._files, self._encoder, self._numbers = files, EncodeRunner(config), itertools.count()
+        else:
+            self._take(Engine(config), files)
+
+    _encoder: EncodeRunner | None = None
 
     @classmethod
     def from_engine(cls, engine: Core, files: FrontendFiles) -> Self:
@@ -126,9 +135,45 @@ class LLM:
         # The template writes BOS itself.
         return self._generate(prompts, sampling_params, use_tqdm, None, add_special_tokens=False)
 
+    def encode(
+        self, prompts: Prompt | Sequence[Prompt], *, pooling_task: Task | None = None, use_tqdm: bool = True
+    ) -> list[PoolingRequestOutput]:
+        """A model that encodes: what it makes of each prompt is `.outputs.data`, a float32 numpy array.
+
+        `pooling_task`: "embed", a vector `[d]`, or for a classifier "classify", probabilities `[labels]` (one label:
+        its sigmoid); "token_embed", hidden states `[T, d]`.
+
+        Such models are bare ones (`BertModel`, `Qwen3Model`), classifiers (`...ForSequenceClassification`), and those
+        with Sentence Transformers' files. Any other decoder becomes one by
+        `hf_overrides={"architectures": ["...Model"]}`.
+        """
+        if self._encoder is None:
+            raise RequestError("this model generates; LLM.encode needs one that encodes (see its docstring).")
+        task = pooling_task or self._encoder.model.tasks[0]
+        if task not in self._encoder.model.tasks:
+            raise RequestError(f"pooling_task must be one of {', '.join(self._encoder.model.tasks)}, got {task!r}.")
+        texts = [self._encoder_ids(prompt) for prompt in _as_list(prompts)]
+        arrays = self._encoder.encode(texts, task, show=use_tqdm)
+        return [
+            PoolingRequestOutput(str(next(self._numbers)), PoolingOutput(array), ids)
+            for array, ids in zip(arrays, texts, strict=True)
+        ]
+
+    def _encoder_ids(self, prompt: Prompt) -> list[int]:
+        assert self._encoder is not None
+        text, ids, _ = split_prompt(prompt)
+        if ids is None:
+            check_text(text or "")
+            ids = self.get_tokenizer().encode(text or "", add_special_tokens=True)
+        found, most = check_ids(ids, self._encoder.model.config.vocab_size), self._encoder.max_model_len
+        if len(found) > most:
+            raise RequestError(f"a prompt has {len(found)} tokens; the model takes {most}.", "prompt")
+        return found
+
     def shutdown(self) -> None:
         """Give back the engine's threads."""
-        self.engine.shutdown()
+        if self._encoder is None:
+            self.engine.shutdown()
 
     def _generate(
         self,
@@ -138,6 +183,8 @@ class LLM:
         priority: Sequence[int] | None,
         add_special_tokens: bool,
     ) -> list[RequestOutput]:
+        if self._encoder is not None:
+            raise RequestError("this model encodes; use LLM.encode.")
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         params = _one_each(sampling_params, SamplingParams, len(prompts), "sampling_params")

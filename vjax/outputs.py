@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -34,6 +37,22 @@ class CompletionOutput:
 
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """What an encoder made of a text, float32: a vector `[d]`, class probabilities `[labels]`, or a vector for each
+    token `[T, d]`."""
+
+    data: np.ndarray
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.goldens.cases import CASES, Case
+from tests.goldens.cases import CASES, ENCODERS, Case
 from tests.goldens.weights import Shape, Tensors, seeded_tensors, write_checkpoint
 
 DATA = Path(__file__).parent / "data"
-BY_NAME = {case.name: case for case in CASES}
+BY_NAME = {case.name: case for case in CASES + ENCODERS}
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,39 @@ class Golden:
     def tensors(self) -> Tensors:
         """The weights by Hugging Face name, float32."""
         return seeded_tensors(self.shapes, self.seed, 0.0 if self.case.zero_centred_norms else 1.0)
+
+
+@dataclass(frozen=True)
+class EncoderGolden:
+    """A case of a model that encodes, each text on its own: hidden states after the last norm, or class scores."""
+
+    case: Case
+    seed: int
+    shapes: dict[str, Shape]
+    texts: tuple[np.ndarray, ...]
+    values: tuple[np.ndarray, ...]  # for each text `[T, d]`, or `[labels]` of a classifier
+    moved: tuple[float, ...]
+
+    def checkpoint(self, directory: Path) -> Path:
+        return write_checkpoint(directory, self.case.config, seeded_tensors(self.shapes, self.seed))
+
+
+def load_encoder_case(name: str) -> EncoderGolden:
+    with np.load(DATA / f"{name}.npz") as data:
+        meta = json.loads(str(data["meta"]))
+        if meta["config"] != BY_NAME[name].config:
+            raise ValueError(f"golden {name!r} is older than its case: run `python -m tests.goldens.generate {name}`.")
+        texts = tuple(np.split(data["texts"], np.cumsum(meta["lengths"])[:-1]))
+        rows = [len(value) for value in texts] if data["values"].shape[0] > len(texts) else [1] * len(texts)
+        values = np.split(data["values"], np.cumsum(rows)[:-1])
+        return EncoderGolden(
+            case=BY_NAME[name],
+            seed=meta["seed"],
+            shapes={tensor: tuple(shape) for tensor, shape in meta["shapes"].items()},
+            texts=texts,
+            values=tuple(value[0] if rows[0] == 1 and len(set(rows)) == 1 else value for value in values),
+            moved=tuple(meta["moved"]),
+        )
 
 
 def case_names(*families: str) -> list[str]:

@@ -20,11 +20,12 @@ import transformers
 from safetensors import safe_open
 
 from tests.goldens import BY_NAME, DATA
-from tests.goldens.cases import CASES, Case
+from tests.goldens.cases import CASES, ENCODERS, Case
 from tests.goldens.weights import Shape, seeded_tensors, write_checkpoint
 
 PROMPT_LENGTHS = (1, 7, 19)
 NEW_TOKENS = 16
+TEXT_LENGTHS = (1, 11, 26)  # of encoders
 FIRST_ORDINARY = 3  # below are unknown, bos and eos
 MIN_GAP = 0.01  # float32 noise is near 1e-5
 MIN_DISTINCT = 5  # tokens in a continuation
@@ -37,13 +38,14 @@ def main(names: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     DATA.mkdir(exist_ok=True)
-    for case in [BY_NAME[name] for name in names] or CASES:
-        arrays = generate(case)
+    for case in [BY_NAME[name] for name in names] or CASES + ENCODERS:
+        arrays = generate_encoder(case) if case in ENCODERS else generate(case)
         path = DATA / f"{case.name}.npz"
         np.savez_compressed(path, **arrays)
         meta = json.loads(str(arrays["meta"]))
         moved = [round(move, 2) for move in meta["moved"]]
-        print(f"{case.name}: seed {meta['seed']}, gap {meta['gap']:.3f}, moved {moved}, {path.stat().st_size} bytes")
+        gap = f", gap {meta['gap']:.3f}" if "gap" in meta else ""
+        print(f"{case.name}: seed {meta['seed']}{gap}, moved {moved}, {path.stat().st_size} bytes")
 
 
 def generate(case: Case) -> dict[str, np.ndarray]:
@@ -77,6 +79,37 @@ def generate(case: Case) -> dict[str, np.ndarray]:
             "greedy": greedy,
         }
     raise SystemExit(f"{case.name}: no seed below {MAX_SEEDS} keeps every greedy step clear of a tie")
+
+
+def generate_encoder(case: Case) -> dict[str, np.ndarray]:
+    """Hidden states or class scores of three texts, each run on its own."""
+    shapes, seed = tensor_shapes(case.config), 0
+    texts = [random_tokens(case, seed, f"text {n}", (n,)) for n in TEXT_LENGTHS]
+    with tempfile.TemporaryDirectory() as directory:
+        path = write_seeded(case, shapes, seed, Path(directory))
+        values = encode(load(path), texts)
+        moved = []
+        for switch in case.switches:
+            (path / "config.json").write_text(json.dumps({**copy.deepcopy(case.config), **switch}))
+            moved.append(float(np.abs(encode(load(path, strict=False), texts) - values).max()))
+    if any(move < MIN_MOVE for move in moved):
+        raise SystemExit(f"{case.name}: a switch moves the values by less than {MIN_MOVE}: {moved}")
+    meta = {
+        "config": case.config,
+        "seed": seed,
+        "shapes": shapes,
+        "lengths": TEXT_LENGTHS,
+        "moved": moved,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    return {"meta": np.array(json.dumps(meta)), "texts": np.concatenate(texts), "values": values}
+
+
+@torch.no_grad()
+def encode(model: Any, texts: list[np.ndarray]) -> np.ndarray:
+    """Hidden states `[sum of lengths, d]`, or class scores `[texts, labels]`."""
+    outputs = [model(torch.from_numpy(text[None]).long()) for text in texts]
+    return np.concatenate([(o.logits if "logits" in o else o.last_hidden_state[0]).numpy() for o in outputs])
 
 
 def sound(greedy: np.ndarray, gap: float, eos: int) -> bool:

@@ -11,6 +11,7 @@ from gguf import GGUFReader
 from safetensors.numpy import load_file
 
 from tests.goldens import CASES, DATA, Case, case_names, checkpoint, load_case
+from tests.goldens.cases import ENCODERS
 from tests.goldens.gguf import QUANTISATIONS, dequantised, gguf_case_names, gguf_checkpoint, interleave_halves
 from tests.goldens.weights import seeded_tensor
 
@@ -28,7 +29,7 @@ def test_a_tensor_depends_on_its_name_and_seed() -> None:
 
 
 def test_data_and_cases_match() -> None:
-    names = case_names()
+    names = case_names() + [case.name for case in ENCODERS]
     assert len(set(names)) == len(names)
     assert {path.stem for path in DATA.glob("*.npz")} == set(names)
 

@@ -33,6 +33,7 @@ class AttentionSpec:
     norm_eps: float = 1e-6  # of the query and key norms, where there are any
     norm_offset: float = 0.0
     norm_after_rope: bool = False
+    causal: bool = True  # False: keys on both sides; a window then reaches `window - 1` keys to each
     gated: bool = False  # the output times the sigmoid of a gate, one a channel
     pool: str = "full"  # the kind of its cache, and its place there
     pool_layer: int = 0
@@ -82,7 +83,7 @@ def attend(
 ) -> tuple[jax.Array, Cache | None]:
     """`q[T, K, G, D]` over keys and values `[T, K, D]` -> `[T, K, G, D]`; with a cache, over all that it holds."""
     if cache is None or ctx.step is None:
-        weights = attention_weights(q, k, ctx.positions, spec)  # [K, G, T, T]
+        weights = attention_weights(q, k, ctx.positions, spec, ctx.length)  # [K, G, T, T]
         ctx.tap("attention", weights.reshape(-1, *weights.shape[2:]))
         return jnp.einsum("kgts,skd->tkgd", weights.astype(v.dtype), v, precision=lax.Precision.HIGHEST), cache
     step, pool = ctx.step, cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
@@ -93,11 +94,17 @@ def attend(
     return out, {**cache, spec.pool: pool}
 
 
-def attention_weights(q: jax.Array, k: jax.Array, positions: jax.Array, spec: AttentionSpec) -> jax.Array:
-    """Causal softmax weights `[K, G, T, T]` float32 of one sequence at `positions[T]`."""
+def attention_weights(
+    q: jax.Array, k: jax.Array, positions: jax.Array, spec: AttentionSpec, length: jax.Array | None = None
+) -> jax.Array:
+    """Softmax weights `[K, G, T, T]` float32 of one sequence at `positions[T]`, of which the first `length` count."""
     scores = jnp.einsum("tkgd,skd->kgts", q, k, precision=lax.Precision.HIGHEST).astype(jnp.float32) * spec.scale
     if spec.softcap is not None:
         scores = jnp.tanh(scores / spec.softcap) * spec.softcap
     distance = positions[:, None] - positions[None, :]
-    visible = distance >= 0 if spec.window is None else (distance >= 0) & (distance < spec.window)
+    visible = distance >= 0 if spec.causal else jnp.full_like(distance, True, bool)
+    if spec.window is not None:
+        visible &= jnp.abs(distance) < spec.window
+    if length is not None:
+        visible &= jnp.arange(positions.shape[0]) < length
     return jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)

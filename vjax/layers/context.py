@@ -14,7 +14,8 @@ from vjax.layers.rope import RopeTables
 class Context:
     """Built anew for every trace; layers read it and, when a caller asked for intermediates, add to `taps`.
 
-    `step` is None for a plain pass over one whole sequence, which keeps no cache.
+    `step` is None for a plain pass over one whole sequence, which keeps no cache; `length` is then how many tokens
+    of it count, the rest being padding (None: all).
     `ropes` holds the tables of each of the model's ropes at `positions[T]`.
     """
 
@@ -22,6 +23,7 @@ class Context:
     ropes: tuple[RopeTables, ...]
     step: PagedStep | None = None
     capture: tuple[str, ...] = ()
+    length: jax.Array | None = None
     taps: dict[str, list[jax.Array]] = field(default_factory=dict)
 
     def tap(self, name: str, value: jax.Array) -> None:

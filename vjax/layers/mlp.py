@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from vjax.errors import ModelError
 from vjax.quant import matmul
@@ -19,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
     "gelu_fast": partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
     "relu2": lambda x: jax.nn.relu(x) ** 2,
 }
 

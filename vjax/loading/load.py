@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vjax.config import EngineConfig
-from vjax.errors import ModelError
+from vjax.errors import CheckpointError, ModelError
 from vjax.loading import orbax
 from vjax.loading.checkpoint import load_params, param_dtype
 from vjax.loading.dtypes import resolve_dtype
 from vjax.loading.gguf import GGUFFile, open_gguf
 from vjax.loading.gguf_config import hf_config_from_gguf
 from vjax.loading.gguf_names import to_gguf_name
-from vjax.loading.hf_config import read_hf_config
+from vjax.loading.hf_config import read_hf_config, read_json_object
 from vjax.loading.safetensors import open_safetensors
 from vjax.loading.source import find_source
+from vjax.models.encoder import Encoder, Sentence, is_encoder
 from vjax.models.model import Model
 from vjax.models.spec import Param, Tree, map_params
 from vjax.native import library
@@ -62,19 +66,37 @@ def load(
         use_tqdm_on_load=use_tqdm_on_load,
         seed=seed,
     )
-    return load_model(config, make_mesh(tensor_parallel_size), packed)
+    return load_with_config(config, make_mesh(tensor_parallel_size), packed)[:2]
 
 
 def load_model(config: EngineConfig, mesh: Mesh, packed: bool | None = None) -> tuple[Model, Tree]:
-    """The same for an engine's options."""
-    model, params, _ = load_with_config(config, mesh, packed)
+    """The same for an engine's options, of a model that generates. Raises `ModelError` before an encoder is read."""
+    model, params, _ = load_with_config(config, mesh, packed, encoder=False)
     return model, params
 
 
+def load_encoder(config: EngineConfig, mesh: Mesh) -> tuple[Encoder, Tree]:
+    """The same for a model that encodes."""
+    model, params, _ = load_with_config(config, mesh, encoder=True)
+    assert isinstance(model, Encoder)
+    return model, params
+
+
+def is_encoder_folder(config: EngineConfig) -> bool:
+    """Whether the model encodes: a bare model or a classifier by its architecture, or with Sentence Transformers'
+    files beside it."""
+    source = find_source(config.model, progress=config.use_tqdm_on_load, weights=False)
+    if source.kind != "hf":
+        return False
+    hf = {**read_hf_config(source.path), **(config.hf_overrides or {})}
+    return is_encoder(hf) or _sentence(source.path) is not None
+
+
 def load_with_config(
-    config: EngineConfig, mesh: Mesh, packed: bool | None = False
+    config: EngineConfig, mesh: Mesh, packed: bool | None = False, encoder: bool | None = None
 ) -> tuple[Model, Tree, dict[str, Any]]:
-    """Also the Hugging Face config that the model was built from, overrides included; dense unless asked."""
+    """Also the Hugging Face config that the model was built from, overrides included; dense unless asked. `encoder`:
+    whether an `Encoder` is wanted, None: whatever it is."""
     source = find_source(config.model, progress=config.use_tqdm_on_load, weights=config.load_format != "dummy")
     gguf = open_gguf(source.path) if source.kind == "gguf" else None
     if gguf is not None:
@@ -84,9 +106,14 @@ def load_with_config(
     else:
         hf = read_hf_config(source.path)
     hf = {**hf, **(config.hf_overrides or {})}
-    model, dtype = Model.from_hf(hf), resolve_dtype(config.dtype, hf)
+    sentence = _sentence(source.path)
+    model = Encoder.from_hf(hf, sentence) if sentence or is_encoder(hf) else Model.from_hf(hf)
+    if encoder is not None and isinstance(model, Encoder) != encoder:
+        does, use = ("generates", "generate") if encoder else ("encodes", "LLM.encode")
+        raise ModelError(f"{config.model}: {model.config.architecture} {does} here; use {use}.")
+    dtype = resolve_dtype(config.dtype, hf)
     if config.max_model_len:
-        model = Model(model.family, model.config.for_length(config.max_model_len))
+        model = replace(model, config=model.config.for_length(config.max_model_len))
     options: dict[str, Any] = dict(dtype=dtype, sharding_for=partial(param_sharding, mesh))
     if config.load_format == "dummy":
         params = random_params(model.spec(), dtype, mesh, config.seed)
@@ -98,8 +125,27 @@ def load_with_config(
     else:
         with closing(open_safetensors(source.path)) as reader:
             rename = partial(_published_name, names=reader.names(), prefix=model.family.optional_prefix)
-            params = load_params(model.spec(), reader, rename=rename, progress=config.use_tqdm_on_load, **options)
+            unused = re.compile(model.family.unused)
+            params = load_params(
+                model.spec(), reader, rename=rename, progress=config.use_tqdm_on_load,
+                ignore=lambda name: unused.fullmatch(name) is not None, **options,
+            )  # fmt: skip
     return model, params, hf
+
+
+def _sentence(folder: Path) -> Sentence | None:
+    """How Sentence Transformers pools with this model; None without its files."""
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return None
+    try:
+        found = json.loads(modules.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{modules}: not valid JSON: {error}") from None
+    if not isinstance(found, list):
+        raise CheckpointError(f"{modules}: must hold a list, found {type(found).__name__}.")
+    pooling = folder / "1_Pooling" / "config.json"
+    return Sentence.read(found, read_json_object(pooling) if pooling.is_file() else {})
 
 
 def _published_name(name: str, names: Collection[str], prefix: str) -> str:

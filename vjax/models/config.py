@@ -10,6 +10,8 @@ from vjax.layers.attention import AttentionSpec
 from vjax.layers.recurrent import Arrays
 from vjax.layers.rope import Rope, rope_from_hf
 
+Pooling = Literal["cls", "mean", "last"]  # the vector of the first token, their mean, that of the last token
+
 
 @dataclass(frozen=True)
 class CacheSpec:
@@ -64,6 +66,10 @@ class ModelConfig:
     position_offset: int | None = None  # learned positions: row of the table for position 0
     logit_scale: float = 1.0
     head_bias: bool = False
+    pooling: Pooling | None = None  # how an encoder makes a text's vector, where the family knows
+    head_act: str = "tanh"  # of a classifier's hidden layer
+    dense_bias: bool = True  # of that layer
+    token_types: int = 0
     final_softcap: float | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

@@ -34,7 +34,9 @@ class Family:
 
     `config` reads a Hugging Face config (or one translated from GGUF); `params` gives the abstract tree; `gguf_tensor`
     undoes what llama.cpp's converter did to a tensor, called with its Hugging Face name and float32 values.
-    `optional_prefix`: what the names of some published checkpoints lack.
+    `optional_prefix`: what the names of some published checkpoints lack. `unused`: names of tensors that a checkpoint
+    may hold beyond the model's, a regular expression. `classifier` describes the head of a classifier with so many
+    labels (`models.encoder`).
     """
 
     name: str
@@ -43,5 +45,7 @@ class Family:
     params: Callable[[Any], Tree]  # of what `config` gives, perhaps a class of the family's own
     block: Block
     gguf: tuple[str, ...] = ()
-    optional_prefix: str = ""
+    optional_prefix: str = "model."
+    unused: str = ""
+    classifier: Callable[[ModelConfig, int], Tree] | None = None
     gguf_tensor: Callable[[str, np.ndarray, Any], np.ndarray] | None = None

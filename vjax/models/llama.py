@@ -10,7 +10,7 @@ import numpy as np
 from vjax.layers.attention import self_attention
 from vjax.layers.context import Context
 from vjax.layers.mlp import mlp
-from vjax.layers.norms import add_norm
+from vjax.layers.norms import add_norm, norm
 from vjax.layers.paging import Cache
 from vjax.models.config import ModelConfig, config_from_hf
 from vjax.models.family import Family
@@ -54,6 +54,16 @@ def parallel_block(
     x, normed = add_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     return x, attended + mlp(w["mlp"], normed, config.hidden_act), cache
+
+
+def post_norm_block(
+    w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+    config: ModelConfig, layer: int,
+) -> tuple[jax.Array, jax.Array | None, Cache | None]:  # fmt: skip
+    """Norms of the stream itself, after each half (Vaswani et al., 2017): nothing is left to be added."""
+    attended, cache = self_attention(w["attention"], x, ctx, cache, config.attention[layer])
+    x = norm(x + attended, w["attention_norm"], config.norm_eps)
+    return norm(x + mlp(w["mlp"], x, config.hidden_act), w["mlp_norm"], config.norm_eps), None, cache
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: ModelConfig) -> np.ndarray:

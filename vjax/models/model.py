@@ -70,8 +70,9 @@ class Model:
         assert new is not None
         return hidden, new
 
-    def embed(self, params: Tree, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """Embedding rows `[T, d]` of `tokens[T]` in the compute dtype, with learned positions where there are any."""
+    def embed(self, params: Tree, tokens: jax.Array, positions: jax.Array, types: jax.Array | None = None) -> jax.Array:
+        """Embedding rows `[T, d]` of `tokens[T]` in the compute dtype, with learned positions and token types (0 unless
+        given) where there are any."""
         x, config = rows(params["embed"], tokens), self.config
         if config.embed_scale != 1.0:
             # The scale is rounded to the compute dtype first, as the reference does.
@@ -80,12 +81,13 @@ class Model:
             x = matmul(x, params["project_in"])
         if config.position_offset is not None:
             x = x + rows(params["positions"], positions + config.position_offset)
-        return x
+        if "token_types" in params:
+            x = x + rows(params["token_types"], jnp.zeros_like(tokens) if types is None else types)
+        return norm(x, params["embed_norm"], config.norm_eps) if "embed_norm" in params else x
 
     def unembed(self, params: Tree, hidden: jax.Array) -> jax.Array:
         """Logits `[..., V]` float32 of `hidden[..., d]` as the last layer leaves it."""
-        config = self.config
-        x = norm(hidden, params["norm"], config.norm_eps, config.norm_offset) if "norm" in params else hidden
+        config, x = self.config, self.final_norm(params, hidden)
         if config.embed_width:
             x = matmul(x, params["project_out"])
         logits = matmul(x, params["head"] if "head" in params else params["embed"]).astype(jnp.float32)
@@ -95,6 +97,11 @@ class Model:
             logits = logits * config.logit_scale
         cap = config.final_softcap
         return logits if cap is None else jnp.tanh(logits / cap) * cap
+
+    def final_norm(self, params: Tree, hidden: jax.Array) -> jax.Array:
+        """Hidden states `[..., d]` as the last layer leaves them, normed where the model does so."""
+        norms = params.get("norm")
+        return hidden if norms is None else norm(hidden, norms, self.config.norm_eps, self.config.norm_offset)
 
     def _context(self, positions: jax.Array, step: PagedStep | None = None, capture: tuple[str, ...] = ()) -> Context:
         return Context(positions, tuple(rope.tables(positions) for rope in self.config.ropes), step, capture)

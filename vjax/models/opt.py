@@ -8,10 +8,8 @@ from typing import Any
 import jax
 
 from vjax.errors import ModelError
-from vjax.layers.attention import AttentionSpec, self_attention
+from vjax.layers.attention import AttentionSpec
 from vjax.layers.context import Context
-from vjax.layers.mlp import mlp
-from vjax.layers.norms import norm
 from vjax.layers.paging import Cache
 from vjax.models import llama
 from vjax.models.config import ModelConfig, config_from_hf, positive
@@ -67,11 +65,8 @@ def block(
     w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
     config: ModelConfig, layer: int,
 ) -> tuple[jax.Array, jax.Array | None, Cache | None]:  # fmt: skip
-    if not config.norm_after:
-        return llama.block(w, x, update, ctx, cache, config, layer)
-    attended, cache = self_attention(w["attention"], x, ctx, cache, config.attention[layer])
-    x = norm(x + attended, w["attention_norm"], config.norm_eps)
-    return norm(x + mlp(w["mlp"], x, config.hidden_act), w["mlp_norm"], config.norm_eps), None, cache
+    form = llama.post_norm_block if config.norm_after else llama.block
+    return form(w, x, update, ctx, cache, config, layer)
 
 
 FAMILY = Family(

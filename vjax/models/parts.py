@@ -15,23 +15,24 @@ def attention_params(
     fused: str | None = None,
     o: str = "o_proj",
     qk_norm: str = "norm",
+    qkv_names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"),
     gated: bool = False,
 ) -> dict[str, Any]:
-    """`q_proj`, `k_proj`, `v_proj` merged by key/value head (on disk one tensor where `fused` names it), the output
-    projection `o`, and the biases and norms (`q_norm`, `k_norm`) the config asks for. `gated`: the tensor of queries
-    holds a gate after each head."""
+    """Queries, keys and values (`qkv_names`) merged by key/value head (on disk one tensor where `fused` names it), the
+    output projection `o`, and the biases and norms (`q_norm`, `k_norm`) the config asks for. `gated`: the tensor of
+    queries holds a gate after each head."""
     k, g, d, width = config.num_kv_heads, config.groups, config.head_dim, config.hidden_size
     groups = 2 * g if gated else g
 
     def qkv(kind: str, *inner: int) -> tuple[Source, ...]:
-        heads, sources, start = {"q": groups, "k": 1, "v": 1}, [], 0
-        for n, count in heads.items():
+        sources, start = [], 0
+        for n, count in zip(qkv_names, (groups, 1, 1), strict=True):
             rows, shape = k * count * d, (k, count, d, *inner)
             if fused:
                 name, total = f"{prefix}.{fused}.{kind}", k * (groups + 2) * d
                 sources.append(Source(name, (total, *inner), shape, rows=(start, start + rows)))
             else:
-                sources.append(Source(f"{prefix}.{n}_proj.{kind}", (rows, *inner), shape))
+                sources.append(Source(f"{prefix}.{n}.{kind}", (rows, *inner), shape))
             start += rows
         return tuple(sources)
 
@@ -50,8 +51,10 @@ def attention_params(
     return params
 
 
-def gated_mlp_params(config: ModelConfig, prefix: str, *, fused: str | None = None) -> dict[str, Param]:
-    """`gate_proj` and `up_proj` merged (on disk one tensor where `fused` names it), `down_proj`, and their biases if
+def gated_mlp_params(
+    config: ModelConfig, prefix: str, *, fused: str | None = None, down: str = "down_proj"
+) -> dict[str, Param]:
+    """`gate_proj` and `up_proj` merged (on disk one tensor where `fused` names it), `down`, and their biases if
     the config asks for them."""
     width, inner = config.hidden_size, config.intermediate_size
 
@@ -62,11 +65,11 @@ def gated_mlp_params(config: ModelConfig, prefix: str, *, fused: str | None = No
 
     params = {
         "gate_up": merged(gate_up("weight", width), (None, "mlp", "embed"), concat=0),
-        "down": weight(f"{prefix}.down_proj.weight", (width, inner), ("embed", "mlp")),
+        "down": weight(f"{prefix}.{down}.weight", (width, inner), ("embed", "mlp")),
     }
     if config.mlp_bias:
         params["gate_up_bias"] = merged(gate_up("bias"), (None, "mlp"), concat=0, kind="vector")
-        params["down_bias"] = vector(f"{prefix}.down_proj.bias", (width,), fill=0.0)
+        params["down_bias"] = vector(f"{prefix}.{down}.bias", (width,), fill=0.0)
     return params
 
 
@@ -118,3 +121,20 @@ def decoder_params(
     if config.head_bias:
         params["head_bias"] = vector(f"{head}.bias", table[:1], ("vocab",), fill=0.0)
     return params
+
+
+def head_params(
+    config: ModelConfig, labels: int, *, out: str, bias: bool, dense: str = "", dense_bias: bool = True, norm: str = ""
+) -> Tree:
+    """A classifier: `out`, after a hidden layer `dense` and its `norm` where they are named."""
+    width = config.hidden_size
+    tree: Tree = {"out": weight(f"{out}.weight", (labels, width), (None, "embed"))}
+    if bias:
+        tree["out_bias"] = vector(f"{out}.bias", (labels,), fill=0.0)
+    if dense:
+        tree["dense"] = weight(f"{dense}.weight", (width, width), ("embed", "embed"))
+    if dense and dense_bias:
+        tree["dense_bias"] = vector(f"{dense}.bias", (width,), fill=0.0)
+    if norm:
+        tree["norm"] = norm_params(config, norm)
+    return tree

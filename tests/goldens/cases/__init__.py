@@ -15,6 +15,7 @@ Token ids 0 to 2 are special (unknown, bos, eos): prompts do not contain them an
 """
 
 from tests.goldens.cases.case import Case
+from tests.goldens.cases.encoders import ENCODERS
 from tests.goldens.cases.gemma import GEMMA3
 from tests.goldens.cases.layernorm import LAYERNORM
 from tests.goldens.cases.llama import LLAMA
@@ -22,7 +23,7 @@ from tests.goldens.cases.phi import PHI3
 from tests.goldens.cases.qwen import QWEN2, QWEN3
 from tests.goldens.cases.recurrent import RECURRENT
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "ENCODERS", "Case"]
 
 CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3
 CASES += PHI3 + LAYERNORM

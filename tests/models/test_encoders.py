@@ -1,0 +1,95 @@
+"""Models that encode, against transformers: padded batches, pooled vectors, class probabilities, through `LLM`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vjax
+from tests.goldens import EncoderGolden, load_encoder_case
+from tests.goldens.cases import ENCODERS
+from vjax import LLM, EngineConfig
+from vjax.engine.encode import _batches
+from vjax.engine.engine import Engine
+from vjax.errors import ModelError, RequestError
+from vjax.models.encoder import Encoder
+
+OPTIONS: dict[str, Any] = dict(skip_tokenizer_init=True, use_tqdm_on_load=False)
+
+
+@pytest.fixture(scope="module", params=[case.name for case in ENCODERS])
+def golden(request: pytest.FixtureRequest) -> EncoderGolden:
+    return load_encoder_case(request.param)
+
+
+def test_padded_batches_equal_transformers(golden: EncoderGolden, tmp_path: Path) -> None:
+    model, params = vjax.load(golden.checkpoint(tmp_path), use_tqdm_on_load=False)
+    assert isinstance(model, Encoder)
+    lengths = [len(text) for text in golden.texts]
+    tokens = np.stack([np.pad(text, (0, 30 - len(text)), constant_values=7) for text in golden.texts])
+    task = "classify" if model.labels else "token_embed"
+    values = model.encode(params, jnp.asarray(tokens), jnp.asarray(lengths), task)
+    for value, length, want in zip(values, lengths, golden.values, strict=True):
+        np.testing.assert_allclose(value if model.labels else value[:length], want, atol=1e-4)
+
+
+def test_llm_encodes(golden: EncoderGolden, tmp_path: Path) -> None:
+    llm = LLM(str(golden.checkpoint(tmp_path)), max_num_batched_tokens=64, **OPTIONS)
+    outputs = llm.encode([text.tolist() for text in golden.texts], use_tqdm=False)
+    for output, text, want in zip(outputs, golden.texts, golden.values, strict=True):
+        assert output.prompt_token_ids == text.tolist()
+        np.testing.assert_allclose(output.outputs.data, expected(golden, want), atol=1e-4)
+    llm.shutdown()
+
+
+def expected(golden: EncoderGolden, value: np.ndarray) -> np.ndarray:
+    if value.ndim == 1:
+        if len(value) == 1:
+            return 1 / (1 + np.exp(-value))
+        return np.exp(value) / np.exp(value).sum()
+    vector = value[-1] if golden.case.family == "qwen3" else value[0]
+    return vector / np.linalg.norm(vector)
+
+
+@pytest.mark.parametrize(("mode", "normalize"), [("mean_tokens", False), ("lasttoken", True), ("cls_token", False)])
+def test_sentence_transformers_files_say_how_to_pool(mode: str, normalize: bool, tmp_path: Path) -> None:
+    golden = load_encoder_case("bert")
+    path = golden.checkpoint(tmp_path)
+    modules = ["models.Transformer", "models.Pooling", *["models.Normalize"] * normalize]
+    (path / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.{name}"} for name in modules]))
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+    llm = LLM(str(path), **OPTIONS)
+    pools = {"mean_tokens": lambda x: x.mean(0), "lasttoken": lambda x: x[-1], "cls_token": lambda x: x[0]}
+    for text, value in zip(golden.texts, golden.values, strict=True):
+        want = pools[mode](value)
+        want = want / np.linalg.norm(want) if normalize else want
+        np.testing.assert_allclose(llm.encode(text.tolist(), use_tqdm=False)[0].outputs.data, want, atol=1e-4)
+
+
+def test_what_encodes_does_not_generate(tmp_path: Path) -> None:
+    path = str(load_encoder_case("bert").checkpoint(tmp_path))
+    with pytest.raises(ModelError, match=r"LLM\.encode"):
+        Engine(EngineConfig(model=path, use_tqdm_on_load=False))
+    llm = LLM(path, **OPTIONS)
+    with pytest.raises(RequestError, match="encode"):
+        llm.generate([5])
+    with pytest.raises(RequestError, match="classify"):
+        llm.encode([5], pooling_task="classify")
+    with pytest.raises(RequestError, match="tokens"):
+        llm.encode([5] * 129)
+
+
+def test_batches_cover_every_text_within_the_budget() -> None:
+    lengths = [1, 70, 5, 16, 17, 3, 100, 2]
+    batches = list(_batches(lengths, 128, 100))
+    assert sorted(index for batch, _, _ in batches for index in batch) == list(range(len(lengths)))
+    for batch, rows, length in batches:
+        assert len(batch) <= rows
+        assert max(lengths[index] for index in batch) <= length <= 100
+        assert rows * length <= 128 or rows == 1
