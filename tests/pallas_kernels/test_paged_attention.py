@@ -99,3 +99,18 @@ def test_decode_equals_dense(heads: tuple[int, int], options: dict) -> None:
     )  # fmt: skip
     np.testing.assert_allclose(got[:5], dense(p, 0.3, **options)[:5], atol=2e-5)
     assert np.isfinite(np.asarray(got)).all()  # unused rows too: a NaN there would spread through the batch
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_values_that_are_the_first_channels_of_keys(decode: bool) -> None:
+    p = problem([(9, 1), (0, 1), (300, 1), (255, 1)] if decode else CASES["mixed"], heads=(1, 5), dim=12, pad=2)
+    p.v = p.k
+    args = [jnp.asarray(p.q), jnp.asarray(p.k_pool[:, :, 0]), None, jnp.asarray(p.table), jnp.asarray(p.kv_len)]
+    options = dict(scale=0.3, window=None, softcap=None)
+    if decode:
+        got = reference.decode_attention(*args, **options, value_dim=7)[:4]
+    else:
+        got = reference.ragged_attention(
+            *args, jnp.asarray(p.query_start), jnp.asarray(p.positions), **options, value_dim=7
+        )
+    np.testing.assert_allclose(got, dense(p, **options)[: len(got), ..., :7], atol=2e-5)

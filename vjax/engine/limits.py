@@ -49,7 +49,8 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
             "set hf_overrides={'max_position_embeddings': ...} if you know that it can."
         )
     rows = max_num_seqs(config)
-    per_page = page_bytes(model, config.block_size, dtype)
+    devices = config.tensor_parallel_size
+    per_page = page_bytes(model, config.block_size, dtype, devices) * devices  # copies too, where heads do not divide
     budget = _budget(config, model, dtype, largest_weight)
     if config.num_gpu_blocks_override is None and budget < 0:
         raise CapacityError(

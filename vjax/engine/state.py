@@ -13,8 +13,6 @@ from vjax.layers.paging import STATE, Cache, KVPool, StatePool
 from vjax.models.config import CacheSpec, ModelConfig, StateSpec
 from vjax.parallel.mesh import replicated, shard_shape, sharding
 
-POOL_AXES = (None, None, "kv_heads", None)
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -48,10 +46,9 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
     """The state as `ShapeDtypeStruct`s with shardings."""
 
     def pool(spec: CacheSpec) -> KVPool:
-        full = (spec.num_layers * shape.pages, shape.page_size, spec.num_heads, spec.head_dim)
-        where = sharding(mesh, full, POOL_AXES)
-        leaf = jax.ShapeDtypeStruct(full, dtype, sharding=where)
-        return KVPool(leaf, leaf, shape.pages)  # type: ignore[arg-type]
+        full, axes = _pages(spec, shape.pages, shape.page_size)
+        leaf = jax.ShapeDtypeStruct(full, dtype, sharding=sharding(mesh, full, axes))
+        return KVPool(leaf, leaf if spec.values else None, shape.pages)  # type: ignore[arg-type]
 
     def carried(spec: StateSpec) -> StatePool:
         slots = shape.slots + 1
@@ -74,6 +71,16 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
     )
 
 
+def _pages(spec: CacheSpec, pages: int, page_size: int) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
+    """The shape of a pool's keys, and its logical axes."""
+    rows = spec.num_layers * pages
+    if spec.values:
+        return (rows, page_size, spec.num_heads, spec.head_dim), (None, None, "kv_heads", None)
+    # Not even an axis of one head: XLA may choose a layout with that axis first, the same in memory, and copy the whole
+    # pool into it.
+    return (rows, page_size, spec.head_dim), (None, None, None)
+
+
 def zeros(abstract: State) -> State:
     """A state on the device."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), abstract)
@@ -83,8 +90,8 @@ def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype, devices: i
     """Bytes that one page costs over all layers, on one of `devices` that share the model."""
     total = 0
     for spec in config.cache_specs.values():
-        held = shard_shape((spec.num_layers, page_size, spec.num_heads, spec.head_dim), POOL_AXES, devices)
-        total += 2 * math.prod(held) * jnp.dtype(dtype).itemsize
+        held = shard_shape(*_pages(spec, 1, page_size), devices)
+        total += (2 if spec.values else 1) * math.prod(held) * jnp.dtype(dtype).itemsize
     return total
 
 

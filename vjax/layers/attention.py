@@ -81,7 +81,8 @@ def _norms(w: dict[str, Any], q: jax.Array, k: jax.Array, spec: AttentionSpec) -
 def attend(
     q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec
 ) -> tuple[jax.Array, Cache | None]:
-    """`q[T, K, G, D]` over keys and values `[T, K, D]` -> `[T, K, G, D]`; with a cache, over all that it holds."""
+    """`q[T, K, G, D]` over keys `[T, K, D]` and values `[T, K, Dv]` -> `[T, K, G, Dv]`; with a cache, over all that it
+    holds. Where the cache has keys alone, values must be their first channels."""
     if cache is None or ctx.step is None:
         weights = attention_weights(q, k, ctx.positions, spec, ctx.length)  # [K, G, T, T]
         ctx.tap("attention", weights.reshape(-1, *weights.shape[2:]))
@@ -89,7 +90,8 @@ def attend(
     step, pool = ctx.step, cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
     out = paged_attention(
         q, pool.k, pool.v, step.page_table, step.kv_len, step.query_start, ctx.positions, decode=step.decode,
-        first_page=spec.pool_layer * pool.pages, scale=spec.scale, window=spec.window, softcap=spec.softcap,
+        first_page=spec.pool_layer * pool.pages, value_dim=v.shape[-1], scale=spec.scale, window=spec.window,
+        softcap=spec.softcap,
     )  # fmt: skip
     return out, {**cache, spec.pool: pool}
 

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVPool:
-    """Keys and values of all layers of one kind: `k`, `v` `[layers * pages, page_size, K, D]`.
+    """Keys and values of all layers of one kind: `k`, `v` `[layers * pages, page_size, K, D]`. Without `v` there
+    is one head and no axis for it: `k[layers * pages, page_size, D]`, and values are the first channels of the keys.
 
     One flat array for all layers, so that a donated pool is updated in place: layer l's page p is row `l * pages + p`.
     """
 
     k: jax.Array
-    v: jax.Array
+    v: jax.Array | None
     pages: int = field(metadata=dict(static=True))
 
     @property
@@ -41,10 +42,11 @@ class KVPool:
         flat = jnp.pad(flat, (0, spare), constant_values=total)
 
         def put(pool: jax.Array, new: jax.Array) -> jax.Array:
-            new = jnp.pad(new.astype(pool.dtype), ((0, spare), (0, 0), (0, 0)))
-            return pool.reshape(total, *pool.shape[2:]).at[flat].set(new, mode="drop").reshape(pool.shape)
+            rest = pool.shape[2:]
+            new = jnp.pad(new.reshape(-1, *rest).astype(pool.dtype), ((0, spare), *[(0, 0)] * len(rest)))
+            return pool.reshape(total, *rest).at[flat].set(new, mode="drop").reshape(pool.shape)
 
-        return KVPool(put(self.k, k), put(self.v, v), self.pages)
+        return KVPool(put(self.k, k), None if self.v is None else put(self.v, v), self.pages)
 
 
 STATE = "state"  # the kind of the pool below

@@ -161,16 +161,17 @@ def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, thet
     )
 
 
+def yarn_mscale(factor: float, m: float) -> float:
+    """YaRN's growth of attention with the stretch of the context; DeepSeek scales it by `m`."""
+    return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0
+
+
 def _yarn_from_hf(parameters: dict, dim: int, base: float, original: int, max_position: int) -> Rope:
     factor = float(parameters.get("factor") or max_position / original)
-
-    def mscale(scale: float, m: float) -> float:
-        return 1.0 if scale <= 1 else 0.1 * m * math.log(scale) + 1.0
-
     attention = parameters.get("attention_factor")
     if attention is None:
         m, m_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
-        attention = mscale(factor, m) / mscale(factor, m_all) if m and m_all else mscale(factor, 1.0)
+        attention = yarn_mscale(factor, m) / yarn_mscale(factor, m_all) if m and m_all else yarn_mscale(factor, 1.0)
     return Rope(
         dim,
         base,

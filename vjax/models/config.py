@@ -15,11 +15,16 @@ Pooling = Literal["cls", "mean", "last"]  # the vector of the first token, their
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """A pool of key/value pages that `num_layers` layers share: every page holds `[page_size, heads, width]`."""
+    """A pool of key/value pages that `num_layers` layers share: every page holds `[page_size, heads, width]`.
+
+    Without `values` it holds keys of one head alone, `[page_size, width]`, whose first channels are the values
+    (multi-head latent attention).
+    """
 
     num_layers: int
     num_heads: int
     head_dim: int
+    values: bool = True
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 FILES = (
     "llama", "qwen2", "qwen3", "gemma3",
+    "minicpm3",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
     "lfm2", "qwen3_next", "qwen3_5", "mamba2", "bamba", "falcon_h1", "nemotron_h",
     "bert", "roberta", "modernbert",

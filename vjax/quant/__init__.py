@@ -6,11 +6,12 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from vjax.quant.dense import Dense
 from vjax.quant.ggml_blocks import GGMLBlocks
 
-__all__ = ["Dense", "GGMLBlocks", "Weight", "matmul", "rows"]
+__all__ = ["Dense", "GGMLBlocks", "Weight", "matmul", "matmul_each", "rows"]
 
 
 class Weight(Protocol):
@@ -28,6 +29,12 @@ class Weight(Protocol):
 def matmul(x: jax.Array, w: Weight) -> jax.Array:
     """`x[..., in] @ w[*out, in].T -> [..., *out]`, in `x`'s dtype."""
     return w.matmul(x)
+
+
+def matmul_each(x: jax.Array, w: Weight) -> jax.Array:
+    """A product for each head: `x[T, H, in]` and `w[H, out, in]` -> `[T, H, out]`, in `x`'s dtype."""
+    values = w.data if isinstance(w, Dense) else w.dequantize()
+    return jnp.einsum("thi,hoi->tho", x, values.astype(x.dtype), precision=lax.Precision.HIGHEST)
 
 
 def rows(w: Weight, ids: jax.Array) -> jax.Array:

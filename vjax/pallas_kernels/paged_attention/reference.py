@@ -1,6 +1,8 @@
 """Paged attention in plain JAX: the specification, and the path on CPU and on GPUs without a kernel.
 
 q `[T, K, G, D]`; pools `[layers * pages, page_size, K, D]`; page tables `[S, W]` that already carry the layer's offset.
+Without a pool of values, as in multi-head latent attention, that of keys is `[layers * pages, page_size, D]`: there is
+one key head, and values are its first `value_dim` channels.
 Keys are visited in blocks with a running softmax (Milakov and Gimelshein, 2018), as many as the longest row needs: cost
 follows real lengths, so a graph does not have to be compiled for every context length.
 """
@@ -28,31 +30,33 @@ class Running(NamedTuple):
 
 
 def decode_attention(
-    q: jax.Array, k_pool: jax.Array, v_pool: jax.Array, page_table: jax.Array, kv_len: jax.Array, *, scale: float,
-    window: int | None = None, softcap: float | None = None,
+    q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None, page_table: jax.Array, kv_len: jax.Array, *,
+    scale: float, window: int | None = None, softcap: float | None = None, value_dim: int | None = None,
 ) -> jax.Array:  # fmt: skip
-    """One query token a row, at position `kv_len - 1`. q `[S, K, G, D]` -> `[S, K, G, D]`."""
+    """One query token a row, at position `kv_len - 1`. q `[S, K, G, D]` -> `[S, K, G, Dv]`."""
+    width = q.shape[-1] if v_pool is not None else value_dim
     first = 0 if window is None else jnp.min(jnp.maximum(kv_len - window, 0))
 
     def block(keys: jax.Array, pages: jax.Array, state: Running) -> Running:
-        k, v = _gather(k_pool, pages, q.dtype), _gather(v_pool, pages, q.dtype)  # [S, C, K, D]
+        k = _gather(k_pool, pages, q.dtype)  # [S, C, K, D]
+        v = k[..., :value_dim] if v_pool is None else _gather(v_pool, pages, q.dtype)
         scores = jnp.einsum("skgd,sckd->skgc", q, k, precision=lax.Precision.HIGHEST)
         seen = _visible(keys, kv_len[:, None] - 1, kv_len[:, None], window)  # [S, C]
         return _absorb(state, _scaled(scores, scale, softcap), seen[:, None, None], v, "skgc,sckd->skgd")
 
-    state = _over_blocks(page_table, k_pool.shape[1], first, jnp.max(kv_len), _start(q), block)
+    state = _over_blocks(page_table, k_pool.shape[1], first, jnp.max(kv_len), _start(q, width), block)
     return (state.values / state.total[..., None]).astype(q.dtype)
 
 
 def ragged_attention(
-    q: jax.Array, k_pool: jax.Array, v_pool: jax.Array, page_table: jax.Array, kv_len: jax.Array,
+    q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None, page_table: jax.Array, kv_len: jax.Array,
     query_start: jax.Array, positions: jax.Array, *, scale: float, window: int | None = None,
-    softcap: float | None = None,
+    softcap: float | None = None, value_dim: int | None = None,
 ) -> jax.Array:  # fmt: skip
-    """Rows of any length: row r's queries are tokens `query_start[r] .. query_start[r + 1]`. Returns q's shape;
+    """Rows of any length: row r's queries are tokens `query_start[r] .. query_start[r + 1]`. Returns `[T, K, G, Dv]`;
     tokens outside every row are zero. Works through tiles of query tokens, as many as the rows really need.
     """
-    tokens, lane = q.shape[0], jnp.arange(TILE)
+    tokens, lane, width = q.shape[0], jnp.arange(TILE), q.shape[-1] if v_pool is not None else value_dim
     tiles = (query_start[1:] - query_start[:-1] + TILE - 1) // TILE  # [S]
     tile_end = jnp.cumsum(tiles)
 
@@ -66,16 +70,17 @@ def ragged_attention(
         first = 0 if window is None else jnp.maximum(position[0] - window + 1, 0)
 
         def block(keys: jax.Array, pages: jax.Array, state: Running) -> Running:
-            k, v = _gather(k_pool, pages, q.dtype)[0], _gather(v_pool, pages, q.dtype)[0]  # [C, K, D]
+            k = _gather(k_pool, pages, q.dtype)[0]  # [C, K, D]
+            v = k[..., :value_dim] if v_pool is None else _gather(v_pool, pages, q.dtype)[0]
             scores = jnp.einsum("kgtd,ckd->kgtc", queries, k, precision=lax.Precision.HIGHEST)
             seen = _visible(keys, position[:, None], kv_len[row], window)  # [TILE, C]
             return _absorb(state, _scaled(scores, scale, softcap), seen, v, "kgtc,ckd->kgtd")
 
-        state = _over_blocks(page_table[row][None], k_pool.shape[1], first, last, _start(queries), block)
+        state = _over_blocks(page_table[row][None], k_pool.shape[1], first, last, _start(queries, width), block)
         new = (state.values / state.total[..., None]).astype(q.dtype).transpose(2, 0, 1, 3)
         return out.at[jnp.where(valid, token, tokens)].set(new, mode="drop")
 
-    return lax.fori_loop(0, tile_end[-1], tile, jnp.zeros_like(q))
+    return lax.fori_loop(0, tile_end[-1], tile, jnp.zeros((*q.shape[:-1], width), q.dtype))
 
 
 def _over_blocks(
@@ -98,7 +103,8 @@ def _over_blocks(
 def _gather(pool: jax.Array, pages: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Pages as tokens: `pool[pages[S, W]]` -> `[S, W * page_size, K, D]`."""
     got = pool.at[pages].get(mode="clip")
-    return got.reshape(pages.shape[0], -1, *pool.shape[2:]).astype(dtype)
+    heads = pool.shape[2] if pool.ndim == 4 else 1
+    return got.reshape(pages.shape[0], -1, heads, pool.shape[-1]).astype(dtype)
 
 
 def _visible(key: jax.Array, query: jax.Array, kv_len: jax.Array, window: int | None) -> jax.Array:
@@ -112,11 +118,10 @@ def _scaled(scores: jax.Array, scale: float, softcap: float | None) -> jax.Array
     return scores if softcap is None else jnp.tanh(scores / softcap) * softcap
 
 
-def _start(q: jax.Array) -> Running:
+def _start(q: jax.Array, width: int | None) -> Running:
     shape = q.shape[:-1]
-    return Running(
-        jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(q.shape, jnp.float32)
-    )  # fmt: skip
+    values = jnp.zeros((*shape, width), jnp.float32)
+    return Running(jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), values)
 
 
 def _absorb(state: Running, scores: jax.Array, seen: jax.Array, v: jax.Array, rule: str) -> Running:
