@@ -1,0 +1,62 @@
+"""The state of recurrent layers in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.engine.driver import Driver
+from tests.goldens import checkpoint, load_case
+from vjax.config import EngineConfig
+from vjax.engine.state import StateShape, abstract_state
+from vjax.engine.step import lower
+from vjax.layers.paging import STATE
+from vjax.parallel.mesh import replicated
+
+CASES = ("mamba2", "qwen3-next-dense")
+OPTIONS = dict(
+    max_num_seqs=4, max_num_batched_tokens=16, block_size=4, max_model_len=64, warmup="lazy", use_tqdm_on_load=False
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CASES)
+def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    path = checkpoint(request.param, tmp_path_factory.mktemp("models"))
+    driver = Driver(EngineConfig(model=str(path), **OPTIONS), few_graphs=True)
+    yield driver
+    driver.close()
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["prefill", "decode"])
+def test_it_is_updated_in_place(driver: Driver, decode: bool) -> None:
+    """Temporaries do not grow with the number of slots."""
+    runner, plan = driver.engine.runner, driver.engine.runner.graphs.plan
+    key = plan.key(decode, (plan.decode if decode else plan.prefill)[-1])
+    temporaries = []
+    for slots in (4, 4096):
+        state = abstract_state(runner.model.config, StateShape(64, 4, slots, 64), jnp.float32, runner.mesh)
+        buffer = jax.ShapeDtypeStruct((key.size,), jnp.int32, sharding=replicated(runner.mesh))
+        memory = lower(runner.model, key, runner.top, runner.params, state, buffer).compile().memory_analysis()
+        assert memory.alias_size_in_bytes >= sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        temporaries.append(memory.temp_size_in_bytes)
+    assert temporaries[1] <= temporaries[0] * 1.05
+
+
+def test_a_slot_is_new_to_its_next_request(driver: Driver) -> None:
+    """Whatever it held: even what would spread to every later token."""
+    golden = load_case(driver.engine.config.model.rsplit("/", 1)[-1])
+    want = golden.greedy.tolist()
+    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == want
+    runner = driver.engine.runner
+    spoiled = jax.tree.map(lambda x: jnp.full_like(x, np.nan), runner.state.cache[STATE])
+    runner.state.cache[STATE] = spoiled
+    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == want
+
+
+def test_prefixes_are_not_shared(driver: Driver) -> None:
+    assert driver.engine.config.enable_prefix_caching
+    assert driver.engine.scheduler.cache is None
