@@ -1,4 +1,5 @@
-"""Qwen3.5 (Qwen Team, 2026), text: Qwen3-Next whose DeltaNet layers keep their projections in four tensors."""
+"""Qwen3.5 (Qwen Team, 2026), text: Qwen3-Next whose DeltaNet layers keep their projections in four tensors. Of a
+checkpoint with a vision tower the text model is loaded."""
 
 from __future__ import annotations
 
@@ -14,11 +15,17 @@ DEFAULTS = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_key_v
 
 
 def config(hf: dict[str, Any]) -> DeltaConfig:
-    return qwen3_next.config({**DEFAULTS, **hf})
+    text = hf.get("text_config")
+    if text is None:
+        return qwen3_next.config({**DEFAULTS, **hf})
+    tied = bool(hf.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
+    own = {"architectures": hf.get("architectures"), "tie_word_embeddings": tied}
+    return qwen3_next.config({**DEFAULTS, **text, **own}).with_changes(prefix="model.language_model.")
 
 
 def params(config: DeltaConfig) -> Tree:
-    return decoder_params(config, tuple(layer_params(config, i, delta_inputs) for i in range(config.num_layers)))
+    layers = tuple(layer_params(config, i, delta_inputs) for i in range(config.num_layers))
+    return decoder_params(config, layers, config.prefix)
 
 
 def delta_inputs(config: DeltaConfig, prefix: str) -> dict[str, Param]:
@@ -38,8 +45,9 @@ def delta_inputs(config: DeltaConfig, prefix: str) -> dict[str, Param]:
 
 FAMILY = Family(
     name="Qwen3.5 (text)",
-    architectures=("Qwen3_5ForCausalLM",),
+    architectures=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     config=config,
     params=params,
     block=qwen3_next.block,
+    unused=r"model\.visual\..*|mtp\..*",
 )

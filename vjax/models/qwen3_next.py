@@ -37,6 +37,7 @@ class DeltaConfig(HybridConfig):
     key_dim: int = 0  # of one head
     value_dim: int = 0
     conv_size: int = 0
+    prefix: str = "model."  # of the text model's tensors
 
     @property
     def repeats(self) -> int:
@@ -81,11 +82,12 @@ def config(hf: dict[str, Any]) -> DeltaConfig:
 
 
 def params(config: DeltaConfig) -> Tree:
-    return decoder_params(config, tuple(layer_params(config, i, delta_inputs) for i in range(config.num_layers)))
+    layers = tuple(layer_params(config, i, delta_inputs) for i in range(config.num_layers))
+    return decoder_params(config, layers, config.prefix)
 
 
 def layer_params(config: DeltaConfig, layer: int, inputs: Any) -> Tree:
-    prefix = f"model.layers.{layer}"
+    prefix = f"{config.prefix}layers.{layer}"
     mixer = (
         {"delta": delta_params(config, f"{prefix}.linear_attn", inputs)}
         if layer in config.recurrent_layers

@@ -115,6 +115,42 @@ QWEN3_5 = (
     ),
 )
 
+QWEN3_5_VISION = {
+    "model_type": "qwen3_5_vision",
+    "depth": 1,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_heads": 2,
+    "out_hidden_size": 24,
+    "num_position_embeddings": 4,
+    "patch_size": 2,
+}
+QWEN3_5 += (
+    Case(  # the text model of a checkpoint with a vision tower, as published
+        "qwen3-5-with-vision",
+        decoder(
+            "Qwen3_5ForConditionalGeneration",
+            "qwen3_5",
+            text_config=decoder(
+                "Qwen3_5ForCausalLM",
+                "qwen3_5_text",
+                hidden_size=24,
+                head_dim=16,
+                full_attention_interval=2,
+                linear_num_key_heads=2,
+                linear_num_value_heads=4,
+                linear_key_head_dim=8,
+                linear_value_head_dim=8,
+                rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 0]},
+            ),
+            vision_config=QWEN3_5_VISION,
+            tie_word_embeddings=False,
+        ),
+        zero_centred_norms=True,
+        gguf=False,
+    ),
+)
+
 NO_LIMIT = [0.0, {"__float__": "Infinity"}]  # as transformers 5 writes it
 
 MAMBA2 = (
