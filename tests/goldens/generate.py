@@ -140,7 +140,7 @@ def load(path: Path, strict: bool = True) -> Any:
     """The model in float32 with eager attention; `strict`: every tensor of model and file found its counterpart."""
     config = json.loads((path / "config.json").read_text())
     model, report = model_class(config).from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
     problems = {kind: names for kind, names in report.items() if names}
     if strict and problems:

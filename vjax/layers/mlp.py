@@ -32,6 +32,21 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     return ACTIVATIONS[name]
 
 
+def gate(gates: jax.Array, values: jax.Array, act: str) -> jax.Array:
+    """`act(gates) * values`, or a gated unit that has a name of its own in `GATED`."""
+    return GATED[act](gates, values) if act in GATED else activation(act)(gates) * values
+
+
+def _swiglu_oss(gates: jax.Array, values: jax.Array) -> jax.Array:
+    """GPT-OSS: both sides clamped, 1 added to the values, and a steeper sigmoid."""
+    gates, values = jnp.minimum(gates, OSS_LIMIT), jnp.clip(values, -OSS_LIMIT, OSS_LIMIT)
+    return (values + 1) * gates * jax.nn.sigmoid(OSS_SLOPE * gates)
+
+
+OSS_LIMIT, OSS_SLOPE = 7.0, 1.702
+GATED: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"swiglu_oss": _swiglu_oss}
+
+
 def mlp(w: dict[str, Any], x: jax.Array, act: str, gate_scale: float = 1.0) -> jax.Array:
     """`down(act(s gate(x)) * up(x))` (Shazeer, 2020; s: `gate_scale`) where there is a gate, else `down(act(up(x)))`.
 
@@ -42,8 +57,8 @@ def mlp(w: dict[str, Any], x: jax.Array, act: str, gate_scale: float = 1.0) -> j
     if f"{name}_bias" in w:
         hidden = hidden + w[f"{name}_bias"].astype(x.dtype)
     if name == "gate_up":
-        gate = hidden[:, 0] if gate_scale == 1.0 else hidden[:, 0] * gate_scale
-        active = activation(act)(gate) * hidden[:, 1]
+        gates = hidden[:, 0] if gate_scale == 1.0 else hidden[:, 0] * gate_scale
+        active = gate(gates, hidden[:, 1], act)
     else:
         active = activation(act)(hidden)
     out = matmul(active, w["down"])

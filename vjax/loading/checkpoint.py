@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -61,8 +62,9 @@ def load_params(
 
     Raises `CheckpointError` before anything is read if tensors are missing, left over or of the wrong shape.
     """
-    dtype = np.dtype(dtype)
-    places = _match(spec_tree, reader, rename or (lambda name: name), ignore or (lambda name: False))
+    dtype, rename = np.dtype(dtype), rename or (lambda name: name)
+    spec_tree = map_params(partial(_stored_form, names=reader.names(), rename=rename), spec_tree)
+    places = _match(spec_tree, reader, rename, ignore or (lambda name: False))
     total = sum(reader.stored_bytes(name) for name in {stored.name for stored in places.values()})
 
     with tqdm(total=total, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar:
@@ -99,6 +101,16 @@ def abstract_params(spec_tree: Tree, *, dtype: Any = jnp.float32, sharding_for: 
         return Dense(leaf) if param.kind == "weight" else leaf
 
     return jax.tree.map(abstract, spec_tree, is_leaf=is_param)
+
+
+def _stored_form(param: Param, names: Container[str], rename: Rename) -> Param:
+    """The form of a parameter that this checkpoint has; the first one if it has none."""
+    form: Param | None = param
+    while form is not None:
+        if _split(rename(form.sources[0].name))[0] in names:
+            return form
+        form = form.or_else
+    return param
 
 
 def _match(
@@ -147,8 +159,8 @@ def _assemble(
     if len(param.sources) == 1:
         values = _read(param.sources[0], read, places, transform)
         if values.dtype == dtype and values.flags.c_contiguous:
-            return values
-    out = aligned_empty(param.shape, dtype)
+            return values.reshape(param.shape)
+    out = aligned_empty(param.joined, dtype)
     start = 0
     for source in param.sources:
         end = start + source.shape[param.concat] if source.shape else 0
@@ -156,7 +168,7 @@ def _assemble(
         with np.errstate(over="ignore"):
             out[where] = values if len(param.sources) == 1 else _read(source, read, places, transform)
         start = end
-    return out
+    return out.reshape(param.shape)
 
 
 def _floats_of(reader: TensorReader) -> Read:

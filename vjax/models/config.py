@@ -9,6 +9,7 @@ from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
 from vjax.layers.recurrent import Arrays
 from vjax.layers.rope import Rope, rope_from_hf
+from vjax.layers.routing import Routing
 
 Pooling = Literal["cls", "mean", "last"]  # the vector of the first token, their mean, that of the last token
 
@@ -76,6 +77,12 @@ class ModelConfig:
     dense_bias: bool = True  # of that layer
     token_types: int = 0
     final_softcap: float | None = None
+    routing: Routing | None = None  # of a mixture of experts, as are:
+    num_experts: int = 0
+    expert_size: int = 0  # inner width of one
+    shared_size: int = 0  # of the expert that all tokens take; 0: none
+    shared_gate: bool = False
+    dense_layers: frozenset[int] = frozenset()  # with a plain MLP instead
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = field(default=None, compare=False)  # the checkpoint's own, by name
@@ -98,6 +105,10 @@ class ModelConfig:
     def for_length(self, length: int) -> ModelConfig:
         """For sequences no longer than `length`: ropes that stretch with the length go by it."""
         return replace(self, ropes=tuple(replace(rope, length=length) for rope in self.ropes))
+
+    def with_window(self, window: int | None) -> Self:
+        """With that window on every layer, or none."""
+        return replace(self, attention=tuple(replace(spec, window=window) for spec in self.attention))
 
     def with_changes(self, **changes: Any) -> Self:
         return replace(self, **changes)

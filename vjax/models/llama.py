@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from vjax.layers.attention import self_attention
 from vjax.layers.context import Context
 from vjax.layers.mlp import mlp
+from vjax.layers.moe import feed_forward
 from vjax.layers.norms import add_norm, norm
 from vjax.layers.paging import Cache
 from vjax.models.config import ModelConfig, config_from_hf
@@ -24,13 +26,19 @@ def config(hf: dict[str, Any]) -> ModelConfig:
 
 
 def params(config: ModelConfig) -> Tree:
+    return pre_norm_params(config, lambda i, prefix: gated_mlp_params(config, f"{prefix}.mlp"))
+
+
+def pre_norm_params(config: ModelConfig, mlp: Callable[[int, str], Tree]) -> Tree:
+    """The parameters of blocks of this kind, with `mlp(layer, prefix)` for their second half."""
+
     def layer(i: int) -> Tree:
         prefix = f"model.layers.{i}"
         return {
             "attention_norm": norm_params(config, f"{prefix}.input_layernorm"),
             "attention": attention_params(config, f"{prefix}.self_attn"),
             "mlp_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
-            "mlp": gated_mlp_params(config, f"{prefix}.mlp"),
+            "mlp": mlp(i, prefix),
         }
 
     return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)))
@@ -43,7 +51,7 @@ def block(
     x, normed = add_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)
-    return x, mlp(w["mlp"], normed, config.hidden_act), cache
+    return x, feed_forward(w["mlp"], normed, config.hidden_act, config.routing), cache
 
 
 def parallel_block(

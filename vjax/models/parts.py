@@ -52,11 +52,11 @@ def attention_params(
 
 
 def gated_mlp_params(
-    config: ModelConfig, prefix: str, *, fused: str | None = None, down: str = "down_proj"
+    config: ModelConfig, prefix: str, *, fused: str | None = None, down: str = "down_proj", inner: int | None = None
 ) -> dict[str, Param]:
     """`gate_proj` and `up_proj` merged (on disk one tensor where `fused` names it), `down`, and their biases if
-    the config asks for them."""
-    width, inner = config.hidden_size, config.intermediate_size
+    the config asks for them; `inner` wide, by default as the config says."""
+    width, inner = config.hidden_size, inner or config.intermediate_size
 
     def gate_up(kind: str, *shape: int) -> tuple[Source, ...]:
         if fused:

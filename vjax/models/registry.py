@@ -18,6 +18,7 @@ FILES = (
     "llama", "qwen2", "qwen3", "gemma3",
     "minicpm3",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
+    "mixtral", "qwen2_moe", "qwen3_moe",
     "lfm2", "qwen3_next", "qwen3_5", "mamba2", "bamba", "falcon_h1", "nemotron_h",
     "bert", "roberta", "modernbert",
 )  # fmt: skip

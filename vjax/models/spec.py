@@ -37,7 +37,8 @@ class Param:
 
     `shape` is logical: a weight is `[*out, in]`, so that `matmul` contracts the last axis and the merged layouts
     (qkv as `[K, G + 2, D, in]`, gate_up as `[2, F, in]`) stay visible. `axes` names each axis for the sharding rules.
-    The checkpoint's `sources`, each reshaped, are concatenated along `concat`.
+    The checkpoint's `sources`, each reshaped, are concatenated along `concat`, and the result takes `shape`.
+    `or_else`: the same parameter as other checkpoints store it, for those that lack these sources.
     """
 
     shape: Shape
@@ -46,9 +47,18 @@ class Param:
     concat: int = 0
     kind: Literal["weight", "vector"] = "weight"  # a vjax.quant weight for `matmul`, or a plain array
     fill: float | None = None  # random initialisation: a constant (norms), or None for scaled normal numbers
+    or_else: Param | None = None
 
     def __post_init__(self) -> None:
         assert len(self.shape) == len(self.axes), (self.shape, self.axes)
+
+    @property
+    def joined(self) -> Shape:
+        """The shape of all sources together, before the result takes `shape`."""
+        first = self.sources[0].shape
+        if not first:
+            return first
+        return (*first[: self.concat], sum(s.shape[self.concat] for s in self.sources), *first[self.concat + 1 :])
 
     @property
     def size(self) -> int:
@@ -67,12 +77,14 @@ def vector(name: str, shape: Shape, axes: Axes | None = None, fill: float | None
     return Param(shape, axes or (None,) * len(shape), (source,), kind="vector", fill=fill)
 
 
-def merged(sources: tuple[Source, ...], axes: Axes, concat: int, kind: Literal["weight", "vector"] = "weight") -> Param:
+def merged(
+    sources: tuple[Source, ...], axes: Axes, concat: int, kind: Literal["weight", "vector"] = "weight",
+    shape: Shape | None = None, or_else: Param | None = None,
+) -> Param:  # fmt: skip
     """Several checkpoint tensors as one leaf: fewer, larger matrix products and fewer leaves a call."""
-    first = sources[0].shape
-    total = sum(source.shape[concat] for source in sources)
-    shape = (*first[:concat], total, *first[concat + 1 :])
-    return Param(shape, axes, sources, concat, kind, fill=None if kind == "weight" else 0.0)
+    first, total = sources[0].shape, sum(source.shape[concat] for source in sources)
+    shape = shape or (*first[:concat], total, *first[concat + 1 :])
+    return Param(shape, axes, sources, concat, kind, fill=None if kind == "weight" else 0.0, or_else=or_else)
 
 
 def is_param(leaf: Any) -> bool:

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from vjax.pallas_kernels.grouped_matmul import Groups
 from vjax.quant.dense import Dense
 from vjax.quant.ggml_blocks import GGMLBlocks
 
-__all__ = ["Dense", "GGMLBlocks", "Weight", "matmul", "matmul_each", "rows"]
+__all__ = ["Dense", "GGMLBlocks", "Weight", "grouped_matmul", "matmul", "matmul_each", "rows"]
 
 
 class Weight(Protocol):
@@ -24,6 +25,7 @@ class Weight(Protocol):
     def dequantize(self) -> jax.Array: ...
     def matmul(self, x: jax.Array) -> jax.Array: ...
     def rows(self, ids: jax.Array) -> jax.Array: ...
+    def grouped_matmul(self, x: jax.Array, groups: Groups) -> jax.Array: ...
 
 
 def matmul(x: jax.Array, w: Weight) -> jax.Array:
@@ -40,3 +42,8 @@ def matmul_each(x: jax.Array, w: Weight) -> jax.Array:
 def rows(w: Weight, ids: jax.Array) -> jax.Array:
     """Embedding rows `w[ids] -> [*ids.shape, in]`."""
     return w.rows(ids)
+
+
+def grouped_matmul(x: jax.Array, w: Weight, groups: Groups) -> jax.Array:
+    """Rows `x[rows, in]` of the groups' blocks, each times its group's `w[group, *out, in].T` -> `[rows, *out]`."""
+    return w.grouped_matmul(x, groups)

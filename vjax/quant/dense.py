@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels.grouped_matmul import Groups, grouped_matmul
 
 
 @jax.tree_util.register_dataclass
@@ -39,6 +40,10 @@ class Dense:
             w = w.reshape(-1, w.shape[-1])
         out = lax.dot_general(x, w, (((x.ndim - 1,), (w.ndim - 1,)), ((), ())), precision=_precision(x.dtype))
         return out.reshape(*x.shape[:-1], *self.data.shape[:-1])
+
+    def grouped_matmul(self, x: jax.Array, groups: Groups) -> jax.Array:
+        """`data[E, *out, in]`, one matrix a group."""
+        return grouped_matmul(x, self.data, groups)
 
     def rows(self, ids: jax.Array) -> jax.Array:
         """`data[ids]`: embedding rows, in the compute dtype. Ids out of range are clamped."""

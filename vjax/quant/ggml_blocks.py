@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vjax.native import library
+from vjax.pallas_kernels.grouped_matmul import Groups, grouped_matmul
 
 FEW_ROWS = 32  # up to here a product decodes in registers; above, once into memory for a matrix product
 
@@ -48,6 +49,10 @@ class GGMLBlocks:
         rows = self.data.reshape(-1, self.data.shape[-1])
         out = _product(x.astype(jnp.float32), rows, self.kind)
         return out.reshape(*x.shape[:-1], *self.data.shape[:-1]).astype(x.dtype)
+
+    def grouped_matmul(self, x: jax.Array, groups: Groups) -> jax.Array:
+        """Decoded whole: the loader leaves experts unpacked."""
+        return grouped_matmul(x, self.dequantize(), groups)
 
     def rows(self, ids: jax.Array) -> jax.Array:
         """`w[ids]` float32: only these rows are decoded. Ids out of range are clamped."""

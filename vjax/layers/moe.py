@@ -1,0 +1,57 @@
+"""Mixtures of experts (Shazeer et al., 2017): every token through the few experts that its router chooses.
+
+T tokens, E experts, k of them for each token, F their inner width, d the model's width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vjax.layers.mlp import gate, mlp
+from vjax.layers.routing import Routing, route
+from vjax.pallas_kernels.grouped_matmul import group_rows
+from vjax.quant import grouped_matmul, matmul
+
+
+def feed_forward(w: dict[str, Any], x: jax.Array, act: str, routing: Routing | None) -> jax.Array:
+    """A dense MLP, or a mixture where the weights have a router. x: `[T, d]`."""
+    if "router" not in w:
+        return mlp(w, x, act)
+    assert routing is not None
+    return moe(w, x, act, routing)
+
+
+def moe(w: dict[str, Any], x: jax.Array, act: str, routing: Routing) -> jax.Array:
+    """`x[T, d]` -> `[T, d]`.
+
+    `w`: `router[E, d]`, `gate_up[E, 2, F, d]`, `down[E, d, F]`; optional `router_bias[E]` (of the logits),
+    `choice_bias[E]`, `gate_up_bias[E, 2, F]`, `down_bias[E, d]`, an MLP `shared` for all tokens, and
+    `shared_gate[1, d]`, a sigmoid for it.
+    """
+    logits = matmul(x, w["router"])
+    if "router_bias" in w:
+        logits = logits + w["router_bias"].astype(x.dtype)
+    out = experts(w, x, *route(logits, routing, w.get("choice_bias")), act)
+    if "shared" not in w:
+        return out
+    shared = mlp(w["shared"], x, act)
+    return out + (shared * jax.nn.sigmoid(matmul(x, w["shared_gate"])) if "shared_gate" in w else shared)
+
+
+def experts(w: dict[str, Any], x: jax.Array, ids: jax.Array, weights: jax.Array, act: str) -> jax.Array:
+    """The weighted sum of what experts `ids[T, k]` make of `x[T, d]`."""
+    tokens, k = ids.shape
+    groups = group_rows(ids.reshape(-1), w["gate_up"].shape[0])
+    rows = jnp.zeros((groups.rows, x.shape[1]), x.dtype).at[groups.place].set(jnp.repeat(x, k, axis=0))
+    of_row = jnp.repeat(groups.group, groups.block)
+    hidden = grouped_matmul(rows, w["gate_up"], groups)  # [rows, 2, F]
+    if "gate_up_bias" in w:
+        hidden = hidden + w["gate_up_bias"][of_row].astype(x.dtype)
+    out = grouped_matmul(gate(hidden[:, 0], hidden[:, 1], act), w["down"], groups)  # [rows, d]
+    if "down_bias" in w:
+        out = out + w["down_bias"][of_row].astype(x.dtype)
+    chosen = out[groups.place].reshape(tokens, k, -1)
+    return jnp.sum(chosen * weights[:, :, None].astype(x.dtype), axis=1)

@@ -1,0 +1,50 @@
+"""Parameters of a mixture of experts, in the forms in which checkpoints store them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vjax.models.config import ModelConfig
+from vjax.models.parts import gated_mlp_params
+from vjax.models.spec import Param, Source, merged, vector, weight
+
+
+def moe_params(
+    config: ModelConfig, prefix: str, *, router: str = "gate", experts: str = "experts",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"), shared: str = "shared_expert",
+    choice_bias: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The router, the experts (a tensor for each on disk, or all of them as one) and what they share.
+
+    `choice_bias`: the name of the bias that sways the router's choice.
+    """
+    count, width = config.num_experts, config.hidden_size
+    params: dict[str, Any] = {"router": weight(f"{prefix}.{router}.weight", (count, width), (None, "embed"))}
+    params |= experts_params(config, f"{prefix}.{experts}", names)
+    if choice_bias:
+        params["choice_bias"] = vector(f"{prefix}.{choice_bias}", (count,), fill=0.0)
+    if config.shared_size:
+        params["shared"] = gated_mlp_params(config, f"{prefix}.{shared}", inner=config.shared_size)
+    if config.shared_gate:
+        params["shared_gate"] = weight(f"{prefix}.{shared}_gate.weight", (1, width), (None, "embed"))
+    return params
+
+
+def experts_params(config: ModelConfig, prefix: str, names: tuple[str, str, str]) -> dict[str, Param]:
+    """`gate_up[E, 2, F, d]` and `down[E, d, F]`; `names` of gate, up and down where every expert has its tensors."""
+    count, width, inner = config.num_experts, config.hidden_size, config.expert_size
+    gate, up, down = names
+    shape, axes = (count, 2, inner, width), (None, None, "mlp", "embed")
+    out_shape, out_axes = (count, width, inner), (None, "embed", "mlp")
+    fused = Source(f"{prefix}.gate_up_proj", (count, 2 * inner, width), shape)
+    fused_down = Source(f"{prefix}.down_proj", out_shape, out_shape)
+    gate_up = tuple(
+        Source(f"{prefix}.{e}.{name}.weight", (inner, width), (1, inner, width))
+        for e in range(count)
+        for name in (gate, up)
+    )
+    out = tuple(Source(f"{prefix}.{e}.{down}.weight", (width, inner), (1, width, inner)) for e in range(count))
+    return {
+        "gate_up": merged(gate_up, axes, 0, shape=shape, or_else=Param(shape, axes, (fused,))),
+        "down": merged(out, out_axes, 0, or_else=Param(out_shape, out_axes, (fused_down,))),
+    }
