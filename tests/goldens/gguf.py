@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import (
     MODEL_ARCH,
+    MODEL_ARCH_NAMES,
     GGMLQuantizationType,
     GGUFWriter,
     LlamaFileType,
@@ -28,11 +30,20 @@ ARCHITECTURES = {
     "qwen2": MODEL_ARCH.QWEN2,
     "qwen3": MODEL_ARCH.QWEN3,
     "gemma3_text": MODEL_ARCH.GEMMA3,
+    "phi": MODEL_ARCH.PHI2,
+    "phi3": MODEL_ARCH.PHI3,
+    "starcoder2": MODEL_ARCH.STARCODER2,
+    "stablelm": MODEL_ARCH.STABLELM,
+    "cohere": MODEL_ARCH.COMMAND_R,
+    "cohere2": MODEL_ARCH.COHERE2,
 }
-NAMES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
+ROTARY = {"phi": 0.5, "phi3": 1.0, "stablelm": 0.25, "cohere2": 1.0}  # share of a head that turns, by default
 QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is SentencePiece-like
 PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3_text": "default"}
+PRE_TOKENIZERS |= {"phi": "phi-2", "phi3": "gpt-4o", "starcoder2": "starcoder", "stablelm": "stablelm2"}
+PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r"}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 
 
@@ -102,9 +113,9 @@ def converted(golden: Golden) -> Tensors:
     """The tensors by GGUF name, in the converter's layout."""
     config, family = golden.config, golden.case.family
     names = get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config.get("num_key_value_heads")}
     tensors = {}
-    for name, array in golden.tensors().items():
+    for name, array in stack_head_norms(golden.tensors()).items():
         module = name.split(".")[-2]
         if family == "llama" and module in heads:
             array = interleave_halves(array, heads[module])
@@ -114,9 +125,22 @@ def converted(golden: Golden) -> Tensors:
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    for length in ("short", "long"):
+        if f"{length}_factor" in rope:
+            tensors[f"rope_factors_{length}.weight"] = np.asarray(rope[f"{length}_factor"], np.float32)
     if rope.get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_divisors(rope, head_dim(config), rope_theta(config))
     return tensors
+
+
+def stack_head_norms(tensors: Tensors) -> Tensors:
+    """StableLM's norms of each head, `[D]`, become one tensor `[heads, D]`."""
+    stacked: dict[str, list[np.ndarray]] = {}
+    for name in sorted(tensors, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split(".")]):
+        if ".norms." in name:
+            stacked.setdefault(re.sub(r"\.norms\.\d+", "", name), []).append(tensors[name])
+    kept = {name: array for name, array in tensors.items() if ".norms." not in name}
+    return {**kept, **{name: np.stack(arrays) for name, arrays in stacked.items()}}
 
 
 def interleave_halves(array: np.ndarray, heads: int) -> np.ndarray:
@@ -138,8 +162,8 @@ def head_dim(config: dict[str, Any]) -> int:
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
-def rope_theta(config: dict[str, Any]) -> float:
-    return config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+def rope_theta(config: dict[str, Any]) -> float | None:
+    return config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
 
 
 def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
@@ -149,25 +173,40 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(config.get("num_key_value_heads") or config["num_attention_heads"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     if family == "llama":
         writer.add_rope_dimension_count(head_dim(config))
-    if family == "gemma3_text":
-        writer.add_sliding_window(config["sliding_window"])
+    if family in ROTARY:
+        writer.add_rope_dimension_count(int(config.get("partial_rotary_factor", ROTARY[family]) * head_dim(config)))
+    if family in ("gemma3_text", "phi3", "cohere2"):
+        writer.add_sliding_window(config.get("sliding_window") or 0)
+    if family in ("cohere", "cohere2"):
+        writer.add_logit_scale(config["logit_scale"])
+        writer.add_rope_scaling_type(RopeScalingType.NONE)
+    if family == "phi3":
+        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+    if family == "stablelm":
+        writer.add_parallel_residual(config.get("use_parallel_residual", False))
 
 
 def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
     """Llama 3's scaling is not here: it becomes a tensor of divisors."""
-    writer.add_rope_freq_base(rope_theta(config))
+    if rope_theta(config):
+        writer.add_rope_freq_base(rope_theta(config))
     rope = config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type"))
     if kind == "linear":
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    elif kind == "longrope":
+        writer.add_rope_scaling_attn_factors(longrope_attention(rope, config))
     elif kind == "yarn":
         writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
@@ -179,6 +218,15 @@ def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
         }
         for field in optional.keys() & rope.keys():
             optional[field](rope[field])
+
+
+def longrope_attention(rope: dict[str, Any], config: dict[str, Any]) -> float:
+    """As the converter has it for published configs, which state neither this nor the factor."""
+    if "attention_factor" in rope:
+        return rope["attention_factor"]
+    original = config["original_max_position_embeddings"]
+    scale = rope.get("factor") or config["max_position_embeddings"] / original
+    return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
 
 
 def add_vocabulary(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:

@@ -84,6 +84,9 @@ def test_names_go_both_ways(name: str, folder: Path) -> None:
     """The converter's own table, through the fixture, agrees with ours in both directions."""
     gguf = open_gguf(gguf_checkpoint(name, folder))
     architecture = gguf.metadata["general.architecture"]
-    stored = set(gguf.names()) - {"rope_freqs.weight"}
-    assert {to_gguf_name(name, architecture) for name in load_case(name).shapes} == stored
-    assert {to_hf_name(name, architecture) for name in stored} == set(load_case(name).shapes)
+    stored = {name for name in gguf.names() if not name.startswith("rope_f")}
+    found = {name: to_gguf_name(name, architecture) for name in load_case(name).shapes}
+    assert {name if isinstance(name, str) else name[0] for name in found.values()} == stored
+    shared = {place[0] for place in found.values() if not isinstance(place, str)}  # by several of ours
+    alone = {name for name, place in found.items() if isinstance(place, str)}
+    assert {to_hf_name(name, architecture) for name in stored - shared} == alone

@@ -17,6 +17,12 @@ ARCHITECTURES = {
     "qwen2": ("qwen2", "Qwen2ForCausalLM"),
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+    "phi2": ("phi", "PhiForCausalLM"),
+    "phi3": ("phi3", "Phi3ForCausalLM"),
+    "starcoder2": ("starcoder2", "Starcoder2ForCausalLM"),
+    "stablelm": ("stablelm", "StableLmForCausalLM"),
+    "command-r": ("cohere", "CohereForCausalLM"),
+    "cohere2": ("cohere2", "Cohere2ForCausalLM"),
 }
 GEMMA3_27B_LAYERS = 62
 MAX_LAYERS = 10_000
@@ -90,6 +96,7 @@ def _sizes(fields: _Fields) -> dict[str, Any]:
     if layers > MAX_LAYERS:
         raise fields.fail(f"{fields.architecture}.block_count", f"is {layers}; at most {MAX_LAYERS} are possible")
     eps = fields.optional("attention.layer_norm_rms_epsilon", float)
+    eps = fields.optional("attention.layer_norm_epsilon", float) if eps is None else eps
     if eps is None:
         raise fields.fail(f"{fields.architecture}.attention.layer_norm_rms_epsilon", "is missing")
     return {
@@ -135,15 +142,24 @@ def _rope(fields: _Fields) -> dict[str, Any]:
     elif kind not in (None, "none"):
         raise ModelError(f"{fields.gguf.path}: rope scaling {kind!r} is not supported; known: none, linear, yarn.")
     if "rope_freqs.weight" in fields.gguf.names():  # Llama 3.1's scaling, one divisor a frequency
-        hf["rope_freq_factors"] = _freq_factors(fields.gguf, rotated // 2)
+        hf["rope_freq_factors"] = _freq_factors(fields.gguf, "rope_freqs.weight", rotated // 2)
+    if "rope_factors_long.weight" in fields.gguf.names():
+        hf["rope_scaling"] = {
+            "rope_type": "longrope",
+            "short_factor": _freq_factors(fields.gguf, "rope_factors_short.weight", rotated // 2),
+            "long_factor": _freq_factors(fields.gguf, "rope_factors_long.weight", rotated // 2),
+            "attention_factor": fields.optional("rope.scaling.attn_factor", float) or 1.0,
+        }
+        hf["original_max_position_embeddings"] = fields.integer("rope.scaling.original_context_length")
     return hf
 
 
-def _freq_factors(gguf: GGUFFile, count: int) -> list[float]:
-    factors = gguf.read("rope_freqs.weight").ravel()
+def _freq_factors(gguf: GGUFFile, name: str, count: int) -> list[float]:
+    if name not in gguf.names():
+        raise CheckpointError(f"{gguf.path}: tensor {name!r} is missing.")
+    factors = gguf.read(name).ravel()
     if len(factors) != count or not np.all(factors > 0):
-        where = gguf.file_of("rope_freqs.weight")
-        raise CheckpointError(f"{where}: tensor 'rope_freqs.weight' must hold {count} positive numbers.")
+        raise CheckpointError(f"{gguf.file_of(name)}: tensor {name!r} must hold {count} positive numbers.")
     return [float(value) for value in factors]
 
 
@@ -199,7 +215,41 @@ def _gemma3(hf: dict[str, Any], fields: _Fields) -> None:
         hf["sliding_window_pattern"] = pattern
 
 
-FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {"gemma3": _gemma3}
+def _starcoder2(hf: dict[str, Any], fields: _Fields) -> None:
+    hf["norm_epsilon"], hf["use_bias"] = hf["rms_norm_eps"], hf["attention_bias"]
+
+
+def _stablelm(hf: dict[str, Any], fields: _Fields) -> None:
+    names = fields.gguf.names()
+    hf["layer_norm_eps"], hf["use_qkv_bias"] = hf["rms_norm_eps"], hf["attention_bias"]
+    hf["qk_layernorm"] = "blk.0.attn_q_norm.weight" in names
+    hf["use_parallel_residual"] = "blk.0.ffn_norm.weight" not in names
+    hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a quarter
+
+
+def _phi2(hf: dict[str, Any], fields: _Fields) -> None:
+    hf["layer_norm_eps"] = hf["rms_norm_eps"]
+    hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
+
+
+def _cohere(hf: dict[str, Any], fields: _Fields) -> None:
+    """llama.cpp knows of no window pattern but Cohere 2's three to one, which is its default here too."""
+    hf["layer_norm_eps"] = hf["rms_norm_eps"]
+    hf["use_qk_norm"] = "blk.0.attn_q_norm.weight" in fields.gguf.names()
+    scale = fields.optional("logit_scale", float)
+    if not scale:
+        raise fields.fail(f"{fields.architecture}.logit_scale", "is missing")
+    hf["logit_scale"] = scale
+
+
+FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
+    "gemma3": _gemma3,
+    "starcoder2": _starcoder2,
+    "stablelm": _stablelm,
+    "phi2": _phi2,
+    "command-r": _cohere,
+    "cohere2": _cohere,
+}
 
 
 def _shortest(value: float) -> float:

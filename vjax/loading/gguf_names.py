@@ -33,17 +33,31 @@ SANDWICH = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-SANDWICH_ARCHITECTURES = frozenset({"gemma2", "gemma3"})
+# What single architectures call otherwise; here the later of two names for one tensor is the one that is meant.
+ARCHITECTURE = {
+    "gemma2": SANDWICH,
+    "gemma3": SANDWICH,
+    "phi2": {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"},
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+}
+ROOTS = {"phi2": {"model.final_layernorm": "output_norm"}}
 # Experts are tensors of their own there, and one tensor `[E, out, in]` here.
 EXPERT = {"mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
           "mlp.experts.down_proj": "ffn_down_exps"}  # fmt: skip
+# So are StableLM's norms of each head.
+EXPERT |= {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 
 _HF = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
 _GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
 
 
 def _layer_table(architecture: str) -> dict[str, str]:
-    return {**LAYER, **SANDWICH} if architecture in SANDWICH_ARCHITECTURES else LAYER
+    return {**LAYER, **ARCHITECTURE.get(architecture, {})}
+
+
+def _roots(architecture: str) -> dict[str, str]:
+    return {**ROOT, **ROOTS.get(architecture, {})}
 
 
 def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
@@ -52,10 +66,11 @@ def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
     match = _HF.fullmatch(name)
     if match is None:
         stem, _, kind = name.rpartition(".")
-        return f"{ROOT[stem]}.{kind}" if stem in ROOT else name
-    part, expert = match["part"], re.search(r"\.experts\.(\d+)\.", match["part"])
+        roots = _roots(architecture)
+        return f"{roots[stem]}.{kind}" if stem in roots else name
+    part, expert = match["part"], re.search(r"\.(?:experts|norms)\.(\d+)", match["part"])
     if expert:
-        part = part.replace(expert[0], ".experts.")
+        part = part[: expert.start(1) - 1] + part[expert.end(1) :]
     found = EXPERT.get(part) if expert else _layer_table(architecture).get(part)
     if found is None:
         return name
@@ -68,7 +83,7 @@ def to_hf_name(name: str, architecture: str) -> str | None:
     match = _GGUF.fullmatch(name)
     if match is None:
         stem, _, kind = name.rpartition(".")
-        roots = {gguf: hf for hf, gguf in ROOT.items()}
+        roots = {gguf: hf for hf, gguf in _roots(architecture).items()}
         return f"{roots[stem]}.{kind}" if stem in roots else None
     parts = {gguf: hf for hf, gguf in _layer_table(architecture).items()}
     part = parts.get(match["part"])

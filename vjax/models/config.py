@@ -126,7 +126,7 @@ def positive(hf: dict[str, Any], name: str, default: Any = None) -> int:
 def rotary_dim(hf: dict[str, Any], head_dim: int, default: float = 1.0) -> int:
     """How many channels of a head its rope turns: `partial_rotary_factor` of them."""
     part = hf.get("partial_rotary_factor") or (hf.get("rope_parameters") or {}).get("partial_rotary_factor") or default
-    rotated = int(head_dim * float(part))
+    rotated = int(head_dim * float(part) + 1e-6)
     if not 2 <= rotated <= head_dim or rotated % 2:
         raise ModelError(f"partial_rotary_factor={part!r} rotates {rotated} of {head_dim} channels; must be even.")
     return rotated

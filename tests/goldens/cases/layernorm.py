@@ -18,8 +18,9 @@ STARCODER2 = (
         "starcoder2",
         starcoder2(hidden_size=36, num_attention_heads=6, num_hidden_layers=3),
         switches=({"use_bias": False}, {"sliding_window": None}, {"rope_theta": 1e3}, {"hidden_act": "relu"}),
-        gguf=False,
+        gguf=False,  # llama.cpp knows of no window here
     ),
+    Case("starcoder2-full", starcoder2(sliding_window=None, tie_word_embeddings=False)),
 )
 
 
@@ -33,7 +34,6 @@ STABLELM = (
         "stablelm-bias",
         stablelm(hidden_size=60, num_attention_heads=5, num_key_value_heads=5, use_qkv_bias=True),
         switches=({"use_qkv_bias": False}, {"partial_rotary_factor": 1.0}),
-        gguf=False,
     ),
     Case(  # as StableLM 2 12B; a quarter of each head turns by default
         "stablelm-parallel",
@@ -46,7 +46,6 @@ STABLELM = (
             tie_word_embeddings=True,
         ),
         switches=({"use_parallel_residual": False}, {"qk_layernorm": False}, {"partial_rotary_factor": 0.5}),
-        gguf=False,
     ),
 )
 
@@ -59,15 +58,14 @@ def phi(**fields: Any) -> Config:
 PHI = (
     Case(
         "phi",
-        phi(hidden_size=48, num_hidden_layers=3, partial_rotary_factor=0.5),
+        phi(hidden_size=48, intermediate_size=192, num_hidden_layers=3, partial_rotary_factor=0.5),
         switches=({"partial_rotary_factor": 0.25}, {"hidden_act": "relu"}),
-        gguf=False,
     ),
     Case(
         "phi-qk-norm",
         phi(hidden_size=60, num_attention_heads=6, num_key_value_heads=2, partial_rotary_factor=0.4, qk_layernorm=True),
         switches=({"partial_rotary_factor": 0.8}, {"qk_layernorm": False}),
-        gguf=False,
+        gguf=False,  # llama.cpp has no norms here
     ),
 )
 
@@ -78,37 +76,32 @@ def cohere(architecture: str, model_type: str, **fields: Any) -> Config:
 
 
 COHERE = (
-    Case(  # as Command R
+    Case(  # theta 500000 by default
         "cohere",
         cohere(
-            "CohereForCausalLM", "cohere", hidden_size=45, num_attention_heads=3, num_key_value_heads=3, head_dim=14
+            "CohereForCausalLM",
+            "cohere",
+            hidden_size=45,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            head_dim=14,
+            rope_theta=None,
+            attention_bias=True,
         ),
-        switches=({"logit_scale": 1.0}, {"rope_theta": 1e3}),
-        gguf=False,
+        switches=({"logit_scale": 1.0}, {"rope_theta": 1e3}, {"attention_bias": False}),
+        gguf=False,  # llama.cpp has no biases here
     ),
     Case(  # as Command R+
         "cohere-qk-norm",
-        cohere(
-            "CohereForCausalLM", "cohere", use_qk_norm=True, attention_bias=True, rope_theta=None, num_hidden_layers=3
-        ),
-        switches=({"use_qk_norm": False}, {"attention_bias": False}, {"rope_theta": 1e4}),
-        gguf=False,
+        cohere("CohereForCausalLM", "cohere", use_qk_norm=True, num_hidden_layers=3),
+        switches=({"use_qk_norm": False}, {"rope_theta": 1e3}),
     ),
 )
 COHERE2 = (
-    Case(
+    Case(  # three windowed layers to one full, by default
         "cohere2",
-        cohere(
-            "Cohere2ForCausalLM",
-            "cohere2",
-            hidden_size=40,
-            num_hidden_layers=4,
-            sliding_window=5,
-            sliding_window_pattern=3,
-            logit_scale=0.7,
-        ),
+        cohere("Cohere2ForCausalLM", "cohere2", hidden_size=40, num_hidden_layers=4, sliding_window=5, logit_scale=0.7),
         switches=({"sliding_window": 6}, {"sliding_window_pattern": 2}, {"logit_scale": 1.0}, {"rope_theta": 1e3}),
-        gguf=False,
     ),
 )
 

@@ -24,7 +24,6 @@ PHI3 = (
         "phi3-window",
         phi3(hidden_size=42, num_attention_heads=3, num_key_value_heads=3, sliding_window=6),
         switches=({"sliding_window": None},),
-        gguf=False,
     ),
     Case(  # as Phi-4-mini: part of a head turns; no sequence is longer than the original length
         "phi3-longrope-short",
@@ -42,7 +41,6 @@ PHI3 = (
             {"rope_scaling": {**SHORT, "factor": 1.0}},
             {"rope_scaling": {**SHORT, "short_factor": SHORT["long_factor"]}},
         ),
-        gguf=False,
     ),
     Case(  # every sequence of more than one token is longer than the original length; one token alone does not turn
         "phi3-longrope-long",
@@ -52,6 +50,5 @@ PHI3 = (
             {"rope_scaling": {**LONG, "attention_factor": 1.0}},
             {"original_max_position_embeddings": 64},
         ),
-        gguf=False,
     ),
 )
