@@ -49,7 +49,7 @@ def main(names: list[str]) -> None:
 
 
 def generate(case: Case) -> dict[str, np.ndarray]:
-    shapes = tensor_shapes(case.config)
+    shapes = {case.published(name): shape for name, shape in tensor_shapes(case.config).items()}
     for seed in range(MAX_SEEDS):
         with tempfile.TemporaryDirectory() as directory:
             path = write_seeded(case, shapes, seed, Path(directory))

@@ -101,7 +101,8 @@ def test_short_conv_is_a_convolution() -> None:
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("size", [8, 64])
-def test_gated_delta_rule(chunk: int, size: int) -> None:
+@pytest.mark.parametrize("by_channel", [False, True], ids=["scalar", "channels"])
+def test_gated_delta_rule(chunk: int, size: int, by_channel: bool) -> None:
     """`size`: tokens computed in parallel."""
     h, r, i, j = 2, 2, 5, 3
 
@@ -109,24 +110,27 @@ def test_gated_delta_rule(chunk: int, size: int) -> None:
         out, memory = gated_delta_rule(x, state["memory"], step, size)
         return out, {"memory": memory}
 
-    check(layer, delta_inputs(h, r, i, j), {"memory": jnp.zeros((1, h, r, i, j))}, chunk)
+    check(layer, delta_inputs(h, r, i, j, by_channel), {"memory": jnp.zeros((1, h, r, i, j))}, chunk)
 
 
-def delta_inputs(h: int, r: int, i: int, j: int) -> Callable[[int, np.random.Generator], Any]:
+def delta_inputs(h: int, r: int, i: int, j: int, by_channel: bool) -> Callable[[int, np.random.Generator], Any]:
     def make(n: int, rng: np.random.Generator) -> Any:
         q, k = (l2_norm(rng.normal(size=(n, h, i)).astype(np.float32)) for _ in range(2))
         v = rng.normal(size=(n, h, r, j)).astype(np.float32)
-        g = -(rng.random((n, h, r)).astype(np.float32) ** 4) * 30  # most remember, some forget at once
+        g = (
+            -(rng.random((n, h, r, i) if by_channel else (n, h, r)).astype(np.float32) ** 4) * 30
+        )  # most remember, some forget at once
         return q, k, jnp.asarray(v), jnp.asarray(g), jnp.asarray(rng.random((n, h, r)).astype(np.float32))
 
     return make
 
 
-def test_gated_delta_rule_is_its_formula() -> None:
-    q, k, v, g, beta = map(np.asarray, delta_inputs(1, 1, 4, 3)(30, np.random.default_rng(3)))
+@pytest.mark.parametrize("by_channel", [False, True], ids=["scalar", "channels"])
+def test_gated_delta_rule_is_its_formula(by_channel: bool) -> None:
+    q, k, v, g, beta = map(np.asarray, delta_inputs(1, 1, 4, 3, by_channel)(30, np.random.default_rng(3)))
     memory, want = np.zeros((4, 3)), []
     for t in range(30):
-        memory = np.exp(g[t, 0, 0]) * memory
+        memory = np.exp(g[t, 0, 0]).reshape(-1, 1) * memory
         memory = memory + np.outer(k[t, 0], beta[t, 0, 0] * (v[t, 0, 0] - memory.T @ k[t, 0]))
         want.append(memory.T @ q[t, 0])
     for chunk in (1, 4, 64):

@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
     "gelu_fast": partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
     "tanh": jnp.tanh,
     "relu2": lambda x: jax.nn.relu(x) ** 2,
 }

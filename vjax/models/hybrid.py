@@ -43,7 +43,7 @@ def hybrid(
         replace(spec, pool_layer=attention_layers.index(i) if i in attention_layers else 0)
         for i, spec in enumerate(base.attention)
     )
-    known = {field.name: getattr(base, field.name) for field in fields(ModelConfig)}
+    known = {field.name: getattr(base, field.name) for field in fields(base)}
     own = dict(attention_layers=attention_layers, recurrent_layers=recurrent_layers, state_arrays=state_arrays)
     return kind(**{**known, "attention": attention, **own, **changes})
 

@@ -19,7 +19,7 @@ FILES = (
     "minicpm3",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
     "mixtral", "qwen2_moe", "qwen3_moe",
-    "lfm2", "qwen3_next", "qwen3_5", "mamba2", "bamba", "falcon_h1", "nemotron_h",
+    "lfm2", "qwen3_next", "qwen3_5", "mamba2", "bamba", "falcon_h1", "nemotron_h", "kimi_linear",
     "bert", "roberta", "modernbert",
 )  # fmt: skip
 GROUP = "vjax.models"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ class Case:
 
     `switches`: changes to the config that turn off what the case is about, one at a time; each must move the logits.
     `tokens`: prompts and tokens a prompt for the stored logits. `zero_centred_norms`: norm weights are w of (1 + w).
-    `gguf`: whether a GGUF file can express the config.
+    `gguf`: whether a GGUF file can express the config. `renamed`: parts of tensor names that transformers writes
+    otherwise than published checkpoints have them, as regular expressions with their replacements.
     """
 
     name: str
@@ -23,6 +25,13 @@ class Case:
     tokens: tuple[int, int] = (2, 28)
     zero_centred_norms: bool = False
     gguf: bool = True
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def published(self, name: str) -> str:
+        """The tensor that transformers calls `name`, as checkpoints have it."""
+        for pattern, replacement in self.renamed:
+            name = re.sub(pattern, replacement, name)
+        return name
 
     @property
     def family(self) -> str:

@@ -303,4 +303,36 @@ NEMOTRON_H = (
     ),
 )
 
-RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5 + MAMBA2 + BAMBA + FALCON_H1 + NEMOTRON_H
+KIMI_LINEAR = (
+    Case(
+        "kimi-linear-dense",
+        decoder(
+            "KimiLinearForCausalLM",
+            "kimi_linear",
+            hidden_size=40,
+            num_hidden_layers=3,
+            num_key_value_heads=4,
+            kv_lora_rank=12,
+            q_lora_rank=None,
+            qk_nope_head_dim=6,
+            qk_rope_head_dim=4,
+            v_head_dim=5,
+            linear_attn_config={
+                "head_dim": 8,
+                "num_heads": 3,
+                "short_conv_kernel_size": 4,
+                "full_attn_layers": [2],
+                "kda_layers": [1, 3],
+            },
+            first_k_dense_replace=3,
+            max_position_embeddings=None,
+            model_max_length=128,
+            pad_token_id=0,
+        ),
+        switches=({"rms_norm_eps": 0.1},),
+        gguf=False,
+        renamed=((r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj"),),
+    ),
+)
+
+RECURRENT = LFM2 + QWEN3_NEXT + QWEN3_5 + MAMBA2 + BAMBA + FALCON_H1 + NEMOTRON_H + KIMI_LINEAR
