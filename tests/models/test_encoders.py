@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import vjax
 from tests.goldens import EncoderGolden, load_encoder_case
@@ -17,7 +18,9 @@ from vjax import LLM, EngineConfig
 from vjax.engine.encode import _batches
 from vjax.engine.engine import Engine
 from vjax.errors import ModelError, RequestError
+from vjax.layers import attention
 from vjax.models.encoder import Encoder
+from vjax.models.model import Model
 
 OPTIONS: dict[str, Any] = dict(skip_tokenizer_init=True, use_tqdm_on_load=False)
 
@@ -56,6 +59,31 @@ def expected(golden: EncoderGolden, value: np.ndarray) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
+@pytest.mark.parametrize("name", ["modernbert", "qwen3-embedder"])
+def test_long_texts_attend_in_blocks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = load_encoder_case(name)
+    model, params = vjax.load(golden.checkpoint(tmp_path), use_tqdm_on_load=False)
+    assert isinstance(model, Encoder)
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 7)
+    values = model.encode(params, jnp.asarray(golden.texts[-1])[None], jnp.asarray([26]), "token_embed")
+    np.testing.assert_allclose(values[0], golden.values[-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_text_over_several_devices(size: int, tmp_path: Path) -> None:
+    golden = load_encoder_case("bert")
+    path = golden.checkpoint(tmp_path)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world"]
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    tokenizer.save(str(path / "tokenizer.json"))
+    found = [LLM(str(path), use_tqdm_on_load=False, tensor_parallel_size=n).encode("Hello world!") for n in (1, size)]
+    assert found[0][0].prompt_token_ids == [2, 4, 5, 1, 3]
+    np.testing.assert_allclose(found[1][0].outputs.data, found[0][0].outputs.data, atol=1e-5)
+
+
 @pytest.mark.parametrize(("mode", "normalize"), [("mean_tokens", False), ("lasttoken", True), ("cls_token", False)])
 def test_sentence_transformers_files_say_how_to_pool(mode: str, normalize: bool, tmp_path: Path) -> None:
     golden = load_encoder_case("bert")
@@ -76,6 +104,8 @@ def test_what_encodes_does_not_generate(tmp_path: Path) -> None:
     path = str(load_encoder_case("bert").checkpoint(tmp_path))
     with pytest.raises(ModelError, match=r"LLM\.encode"):
         Engine(EngineConfig(model=path, use_tqdm_on_load=False))
+    with pytest.raises(ModelError, match="encodes"):
+        Model.from_hf(load_encoder_case("roberta").case.config)
     llm = LLM(path, **OPTIONS)
     with pytest.raises(RequestError, match="encode"):
         llm.generate([5])

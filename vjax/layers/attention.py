@@ -19,6 +19,7 @@ from vjax.layers.rope import rotate
 from vjax.pallas_kernels.paged_attention import paged_attention
 from vjax.quant import matmul
 
+QUERY_BLOCK = 1024
 MASKED = -1e30  # finite: a row of -inf alone would give NaN
 
 
@@ -84,9 +85,7 @@ def attend(
     """`q[T, K, G, D]` over keys `[T, K, D]` and values `[T, K, Dv]` -> `[T, K, G, Dv]`; with a cache, over all that it
     holds. Where the cache has keys alone, values must be their first channels."""
     if cache is None or ctx.step is None:
-        weights = attention_weights(q, k, ctx.positions, spec, ctx.length)  # [K, G, T, T]
-        ctx.tap("attention", weights.reshape(-1, *weights.shape[2:]))
-        return jnp.einsum("kgts,skd->tkgd", weights.astype(v.dtype), v, precision=lax.Precision.HIGHEST), cache
+        return _attend_whole(q, k, v, ctx, spec), cache
     step, pool = ctx.step, cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
     out = paged_attention(
         q, pool.k, pool.v, step.page_table, step.kv_len, step.query_start, ctx.positions, decode=step.decode,
@@ -96,14 +95,36 @@ def attend(
     return out, {**cache, spec.pool: pool}
 
 
+def _attend_whole(q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, spec: AttentionSpec) -> jax.Array:
+    """Over one whole sequence; a long one in blocks of queries, since all weights at once are T * T."""
+
+    def some(q: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
+        weights = attention_weights(q, k, where, ctx.positions, spec, ctx.length)
+        return weights, jnp.einsum("kgts,skd->tkgd", weights.astype(v.dtype), v, precision=lax.Precision.HIGHEST)
+
+    tokens = q.shape[0]
+    if tokens <= QUERY_BLOCK or "attention" in ctx.capture:
+        weights, out = some(q, ctx.positions)
+        ctx.tap("attention", weights.reshape(-1, *weights.shape[2:]))
+        return out
+    blocks = -(-tokens // QUERY_BLOCK)
+    spare = blocks * QUERY_BLOCK - tokens
+    padded = jnp.pad(q, ((0, spare), (0, 0), (0, 0), (0, 0))).reshape(blocks, QUERY_BLOCK, *q.shape[1:])
+    where = jnp.pad(ctx.positions, (0, spare)).reshape(blocks, QUERY_BLOCK)
+    out = lax.map(lambda block: some(*block)[1], (padded, where))
+    return out.reshape(-1, *out.shape[2:])[:tokens]
+
+
 def attention_weights(
-    q: jax.Array, k: jax.Array, positions: jax.Array, spec: AttentionSpec, length: jax.Array | None = None
-) -> jax.Array:
-    """Softmax weights `[K, G, T, T]` float32 of one sequence at `positions[T]`, of which the first `length` count."""
+    q: jax.Array, k: jax.Array, where: jax.Array, positions: jax.Array, spec: AttentionSpec,
+    length: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
+    """Softmax weights `[K, G, Q, T]` float32 of queries at `where[Q]` over the keys of a sequence at `positions[T]`, of
+    which the first `length` count."""
     scores = jnp.einsum("tkgd,skd->kgts", q, k, precision=lax.Precision.HIGHEST).astype(jnp.float32) * spec.scale
     if spec.softcap is not None:
         scores = jnp.tanh(scores / spec.softcap) * spec.softcap
-    distance = positions[:, None] - positions[None, :]
+    distance = where[:, None] - positions[None, :]
     visible = distance >= 0 if spec.causal else jnp.full_like(distance, True, bool)
     if spec.window is not None:
         visible &= jnp.abs(distance) < spec.window

@@ -32,7 +32,10 @@ class Model:
     @classmethod
     def from_hf(cls, hf: dict[str, Any]) -> Model:
         family = family_for(hf)
-        return cls(family, family.config(hf))
+        config = family.config(hf)
+        if any(not getattr(spec, "causal", True) for spec in config.attention):
+            raise ModelError(f"{config.architecture} encodes: it has no next token. Load it for `encode`.")
+        return cls(family, config)
 
     def spec(self) -> Tree:
         """The abstract tree: a `Param` for every leaf of `params`."""
