@@ -117,10 +117,10 @@ def _attend_whole(q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, spec: 
 
 def attention_weights(
     q: jax.Array, k: jax.Array, where: jax.Array, positions: jax.Array, spec: AttentionSpec,
-    length: jax.Array | None = None,
+    length: jax.Array | None = None, selected: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Softmax weights `[K, G, Q, T]` float32 of queries at `where[Q]` over the keys of a sequence at `positions[T]`, of
-    which the first `length` count."""
+    which the first `length` count. `selected[Q, T]`: the keys that each query sees, if not all."""
     scores = jnp.einsum("tkgd,skd->kgts", q, k, precision=lax.Precision.HIGHEST).astype(jnp.float32) * spec.scale
     if spec.softcap is not None:
         scores = jnp.tanh(scores / spec.softcap) * spec.softcap
@@ -130,4 +130,6 @@ def attention_weights(
         visible &= jnp.abs(distance) < spec.window
     if length is not None:
         visible &= jnp.arange(positions.shape[0]) < length
+    if selected is not None:
+        visible &= selected
     return jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)

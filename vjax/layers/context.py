@@ -25,6 +25,7 @@ class Context:
     capture: tuple[str, ...] = ()
     length: jax.Array | None = None
     taps: dict[str, list[jax.Array]] = field(default_factory=dict)
+    shared: dict[str, jax.Array] = field(default_factory=dict)  # what a layer leaves for later ones
 
     def tap(self, name: str, value: jax.Array) -> None:
         if name in self.capture:

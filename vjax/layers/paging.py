@@ -29,7 +29,7 @@ class KVPool:
     def page_size(self) -> int:
         return self.k.shape[1]
 
-    def write(self, layer: int, index: jax.Array, k: jax.Array, v: jax.Array) -> KVPool:
+    def write(self, layer: int, index: jax.Array, k: jax.Array, v: jax.Array | None = None) -> KVPool:
         """Store `k`, `v` `[T, K, D]` at token indices `index[T]` of this layer; indices past its pages are dropped."""
         size = self.pages * self.page_size
         total = self.k.shape[0] * self.page_size
@@ -46,7 +46,7 @@ class KVPool:
             new = jnp.pad(new.reshape(-1, *rest).astype(pool.dtype), ((0, spare), *[(0, 0)] * len(rest)))
             return pool.reshape(total, *rest).at[flat].set(new, mode="drop").reshape(pool.shape)
 
-        return KVPool(put(self.k, k), None if self.v is None else put(self.v, v), self.pages)
+        return KVPool(put(self.k, k), None if self.v is None or v is None else put(self.v, v), self.pages)
 
 
 STATE = "state"  # the kind of the pool below

@@ -1,20 +1,28 @@
-"""What families with multi-head latent attention share: their config, and the parameters of the layer."""
+"""What families with multi-head latent attention share: their config, parameters and block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
+from vjax.layers.context import Context
+from vjax.layers.mla import latent_attention
+from vjax.layers.moe import feed_forward
+from vjax.layers.norms import add_norm
+from vjax.layers.paging import Cache
 from vjax.layers.rope import rope_from_hf, yarn_mscale
+from vjax.layers.routing import Routing
 from vjax.models.config import CacheSpec, ModelConfig, config_from_hf, positive
-from vjax.models.parts import norm_params
-from vjax.models.spec import Param, Source, merged, vector, weight
+from vjax.models.moe_parts import moe_params
+from vjax.models.parts import decoder_params, gated_mlp_params, norm_params
+from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class MLAConfig(ModelConfig):
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
     latent_bias: bool = False  # of the projections to the latents
+    choice_bias: bool = False  # routers have one
 
     @property
     def cache_specs(self) -> dict[str, CacheSpec]:
@@ -64,6 +73,26 @@ def _mscale(hf: dict[str, Any]) -> float:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     m = float(scaling.get("mscale_all_dim") or 0)
     return yarn_mscale(float(scaling.get("factor") or 1), m) if m and kind != "default" else 1.0
+
+
+def mixture(hf: dict[str, Any], dense: Collection[int], routing: Routing) -> dict[str, Any]:
+    """The fields of a mixture of experts as DeepSeek's configs describe it; layers in `dense` have none."""
+    experts, size = positive(hf, "n_routed_experts"), positive(hf, "moe_intermediate_size")
+    routing.check(experts)
+    if hf.get("moe_layer_freq", 1) != 1:
+        raise ModelError(f"config field 'moe_layer_freq' is {hf['moe_layer_freq']!r}; only 1 is supported.")
+    shared = size * positive(hf, "n_shared_experts") if hf.get("n_shared_experts") else 0
+    return dict(
+        num_experts=experts, expert_size=size, shared_size=shared, dense_layers=frozenset(dense), routing=routing
+    )  # fmt: skip
+
+
+def first_dense(hf: dict[str, Any]) -> range:
+    """The layers with a dense MLP where `first_k_dense_replace` counts them."""
+    count = hf.get("first_k_dense_replace")
+    if not isinstance(count, int) or count < 0:
+        raise ModelError(f"config field 'first_k_dense_replace' must be an integer from 0 on, got {count!r}.")
+    return range(min(count, positive(hf, "num_hidden_layers")))
 
 
 def mla_params(config: MLAConfig, prefix: str) -> dict[str, Any]:
@@ -108,3 +137,37 @@ def _keys(kv_b: np.ndarray, heads: int, nope: int) -> np.ndarray:
 def _values(kv_b: np.ndarray, heads: int, nope: int) -> np.ndarray:
     """`[H * (N + V), R]` -> the values' part, `[H, V, R]`."""
     return kv_b.reshape(heads, -1, kv_b.shape[-1])[:, nope:]
+
+
+def params(config: MLAConfig) -> Tree:
+    return decoder_params(config, tuple(layer_params(config, i) for i in range(config.num_layers)))
+
+
+def layer_params(config: MLAConfig, i: int) -> Tree:
+    prefix = f"model.layers.{i}"
+    dense = config.routing is None or i in config.dense_layers
+    return {
+        "attention_norm": norm_params(config, f"{prefix}.input_layernorm"),
+        "attention": mla_params(config, f"{prefix}.self_attn"),
+        "mlp_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
+        "mlp": (gated_mlp_params if dense else _mixture_params)(config, f"{prefix}.mlp"),
+    }
+
+
+def _mixture_params(config: MLAConfig, prefix: str) -> Tree:
+    bias = "gate.e_score_correction_bias" if config.choice_bias else None
+    return moe_params(config, prefix, shared="shared_experts", choice_bias=bias)
+
+
+def block(
+    w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
+    config: MLAConfig, layer: int,
+) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
+    x, normed = add_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
+    attended, cache = latent_attention(w["attention"], normed, ctx, cache, config.attention[layer])
+    x, normed = add_norm(x, _scaled(attended, config), w["mlp_norm"], config.norm_eps, ctx)
+    return x, _scaled(feed_forward(w["mlp"], normed, config.hidden_act, config.routing), config), cache
+
+
+def _scaled(update: jax.Array, config: MLAConfig) -> jax.Array:
+    return update if config.residual_scale == 1.0 else update * config.residual_scale

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 FILES = (
     "llama", "qwen2", "qwen3", "gemma3",
-    "minicpm3",
+    "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
     "mixtral", "qwen2_moe", "qwen3_moe",
     "lfm2", "qwen3_next", "qwen3_5", "mamba2", "bamba", "falcon_h1", "nemotron_h", "kimi_linear",

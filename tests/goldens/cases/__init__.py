@@ -19,7 +19,7 @@ from tests.goldens.cases.encoders import ENCODERS
 from tests.goldens.cases.gemma import GEMMA3
 from tests.goldens.cases.layernorm import LAYERNORM
 from tests.goldens.cases.llama import LLAMA
-from tests.goldens.cases.mla import MINICPM3
+from tests.goldens.cases.mla import MLA
 from tests.goldens.cases.moe import MIXTRAL, QWEN_MOE
 from tests.goldens.cases.phi import PHI3
 from tests.goldens.cases.qwen import QWEN2, QWEN3
@@ -29,6 +29,6 @@ __all__ = ["CASES", "ENCODERS", "Case"]
 
 CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3
 CASES += PHI3 + LAYERNORM
-CASES += MINICPM3
+CASES += MLA
 CASES += RECURRENT
 CASES += MIXTRAL + QWEN_MOE

@@ -43,3 +43,170 @@ MINICPM3 = (
         gguf=False,
     ),
 )
+
+# As DeepSeek publishes it: the ratio of the two goes into the rope, the second squared into the attention's scale.
+DEEPSEEK_YARN = {
+    "type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 0.8,
+    "mscale_all_dim": 1.0,
+}
+
+
+SIZES = dict(q_lora_rank=14, kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=10)
+EXPERTS = dict(n_routed_experts=8, moe_intermediate_size=19, first_k_dense_replace=1, num_experts_per_tok=3)
+
+
+def deepseek(name: str, model_type: str, **fields: Any) -> Config:
+    common = {**SIZES, **EXPERTS, "num_key_value_heads": 4, "rope_theta": 1e4}
+    return decoder(f"{name}ForCausalLM", model_type, **{**common, **fields})
+
+
+def without_q_lora(config: Config) -> Config:
+    return {**config, "q_lora_rank": None}  # published as null, and not left out
+
+
+DEEPSEEK_V2 = (
+    Case(
+        "deepseek-v2",
+        deepseek(
+            "DeepseekV2",
+            "deepseek_v2",
+            rope_scaling=DEEPSEEK_YARN,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            n_shared_experts=2,
+            routed_scaling_factor=3.0,
+            norm_topk_prob=False,
+            scoring_func="softmax",
+            num_hidden_layers=3,
+        ),
+        switches=(
+            {"rope_scaling": None},
+            {"rope_scaling": {**DEEPSEEK_YARN, "mscale_all_dim": 0}},
+            {"topk_method": "greedy"},
+            {"topk_group": 3},
+            {"routed_scaling_factor": 1.0},
+        ),
+        gguf=False,
+    ),
+    Case(  # Lite: queries straight from the stream, experts of all groups
+        "deepseek-v2-lite",
+        without_q_lora(
+            deepseek(
+                "DeepseekV2",
+                "deepseek_v2",
+                topk_method="greedy",
+                n_group=1,
+                topk_group=1,
+                n_shared_experts=1,
+                routed_scaling_factor=1.0,
+            )
+        ),
+        switches=({"num_experts_per_tok": 2},),
+        gguf=False,
+    ),
+)
+
+DEEPSEEK_V3 = (
+    Case(  # as Kimi-K2 uses it: one group; and a rope by halves
+        "deepseek-v3-one-group",
+        deepseek(
+            "DeepseekV3",
+            "deepseek_v3",
+            n_group=1,
+            topk_group=1,
+            rope_interleave=False,
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            routed_scaling_factor=2.8,
+        ),
+        switches=({"rope_interleave": True}, {"num_experts_per_tok": 2}),
+        gguf=False,
+    ),
+    Case(
+        "deepseek-v3",
+        deepseek(
+            "DeepseekV3",
+            "deepseek_v3",
+            rope_scaling=DEEPSEEK_YARN,
+            attention_bias=True,
+            scoring_func="sigmoid",
+            topk_method="noaux_tc",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.7,
+            norm_topk_prob=True,
+            n_shared_experts=1,
+            num_hidden_layers=3,
+        ),
+        switches=(
+            {"rope_scaling": None},
+            {"rope_scaling": {**DEEPSEEK_YARN, "mscale_all_dim": 0}},
+            {"rope_scaling": {**DEEPSEEK_YARN, "mscale": 1.0}},
+            {"rope_interleave": False},
+            {"topk_group": 3},
+            {"routed_scaling_factor": 1.0},
+            {"norm_topk_prob": False},
+        ),
+        gguf=False,
+    ),
+)
+
+GLM4_MOE_LITE = (
+    Case(
+        "glm4-moe-lite",
+        deepseek(
+            "Glm4MoeLite",
+            "glm4_moe_lite",
+            num_hidden_layers=3,
+            rope_theta=1e6,
+            n_group=2,
+            topk_group=1,
+        ),
+        switches=({"topk_group": 2}, {"routed_scaling_factor": 1.0}, {"rope_theta": 1e4}),
+        gguf=False,
+    ),
+)
+
+# Fewer heads of the indexer tie: each score is a sum of values that are often exactly zero.
+INDEXER = dict(index_topk=5, index_head_dim=10, index_n_heads=14)
+
+SPARSE = (
+    Case(
+        "deepseek-v32",
+        deepseek(
+            "DeepseekV32",
+            "deepseek_v32",
+            **INDEXER,
+            rope_scaling=DEEPSEEK_YARN,
+            n_group=4,
+            topk_group=2,
+        ),
+        switches=(
+            {"index_topk": 6},
+            {"rope_scaling": None},
+            {"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"},
+        ),
+        gguf=False,
+    ),
+    Case(
+        "glm-moe-dsa",
+        deepseek(
+            "GlmMoeDsa",
+            "glm_moe_dsa",
+            **INDEXER,
+            num_hidden_layers=4,
+            index_topk_freq=2,
+            index_skip_topk_offset=1,
+        ),
+        switches=({"index_topk": 6},),
+        gguf=False,
+    ),
+)
+
+MLA = MINICPM3 + DEEPSEEK_V2 + DEEPSEEK_V3 + GLM4_MOE_LITE + SPARSE
