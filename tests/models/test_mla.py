@@ -6,11 +6,14 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import vjax
 from tests.engine.driver import Driver
 from tests.goldens import checkpoint, load_case
+from tests.goldens.weights import write_checkpoint
+from vjax import shapes
 from vjax.config import EngineConfig
 from vjax.engine.state import StateShape, abstract_state, page_bytes
 from vjax.engine.step import lower
@@ -19,13 +22,10 @@ from vjax.models.model import Model
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.paged_attention import paged_attention
 from vjax.parallel.mesh import make_mesh, replicated
+from vjax.plan import plan
 
 CASE = "minicpm3"
-MINICPM3_4B = {
-    "architectures": ["MiniCPM3ForCausalLM"], "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62,
-    "num_attention_heads": 40, "num_key_value_heads": 40, "vocab_size": 73448, "kv_lora_rank": 256, "q_lora_rank": 768,
-    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
-}  # fmt: skip
+MINICPM3_4B = shapes.config("minicpm3-4b")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,47 @@ def test_the_cache_is_one_latent_a_token() -> None:
         assert [(pool.shape, pool.sharding.is_fully_replicated) for pool in pools] == [((620, 16, 288), True)]
 
 
-def test_no_graph_copies_the_cache(path: Path) -> None:
+def test_an_indexer_has_a_pool_of_its_own() -> None:
+    config = Model.from_hf(load_case("glm-moe-dsa").config).config
+    # Four layers keep latents of 10 + 6 channels; two of them choose, by keys of 10.
+    assert page_bytes(config, 16, jnp.dtype(jnp.float32)) == 16 * (4 * (10 + 6) + 2 * 10) * 4
+
+
+# Billions of parameters, as their cards say; the cache in channels a token, layers times (rank + rotated).
+PUBLISHED = {
+    "deepseek-v2": (235.7, 60 * 576),
+    "deepseek-v2-lite": (15.7, 27 * 576),
+    "deepseek-v3": (671.0, 61 * 576),
+    "kimi-k2": (1026.4, 61 * 576),
+    "glm-4.7-flash": (29.9, 47 * 576),
+    "minicpm3-4b": (4.07, 62 * 288),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name: str) -> None:
+    made, (billions, channels) = plan(name, devices=8), PUBLISHED[name]
+    assert made.parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert made.cache_per_token == made.cache_per_token_per_device == 2 * channels
+
+
+@pytest.mark.parametrize("form", ["kimi_k2", "prediction layers"])
+def test_published_forms_of_deepseek_v3(form: str, tmp_path: Path) -> None:
+    """Kimi-K2 is DeepSeek-V3 by another name; and published checkpoints hold layers that predict further tokens."""
+    golden = load_case("deepseek-v3-one-group")
+    config, tensors = dict(golden.config), golden.tensors()
+    if form == "kimi_k2":
+        config["model_type"] = "kimi_k2"
+    else:
+        tensors |= {f"model.layers.61.{name}.weight": np.zeros((3, 3), np.float32) for name in ("eh_proj", "mlp.gate")}
+    model, params = vjax.load(write_checkpoint(tmp_path / "model", config, tensors), use_tqdm_on_load=False)
+    logits = jax.jit(model.apply)(params, jnp.asarray(golden.tokens))
+    np.testing.assert_allclose(logits, golden.logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", [CASE, "glm-moe-dsa"])
+def test_no_graph_copies_the_cache(case: str, tmp_path: Path) -> None:
+    path = checkpoint(case, tmp_path)
     options = dict(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, max_model_len=64, warmup="lazy")
     driver = Driver(EngineConfig(model=str(path), use_tqdm_on_load=False, **options))
     runner = driver.engine.runner
@@ -85,3 +125,23 @@ def test_attention_weights_can_be_captured(path: Path) -> None:
 def test_bad_sizes_are_refused(field: str) -> None:
     with pytest.raises(ModelError, match=field):
         Model.from_hf({**MINICPM3_4B, field: -3})
+
+
+UNKNOWN = [
+    ("deepseek-v2", "topk_method", "noaux_tc"),
+    ("deepseek-v2", "norm_topk_prob", True),
+    ("deepseek-v3", "scoring_func", "softmax"),
+    ("deepseek-v3", "moe_layer_freq", 2),
+    ("deepseek-v3", "first_k_dense_replace", -1),
+    ("deepseek-v3", "n_group", 3),
+    ("glm4-moe-lite", "mlp_layer_types", ["dense"]),
+    ("deepseek-v32", "index_head_dim", 4),
+    ("deepseek-v32", "q_lora_rank", None),
+    ("glm-moe-dsa", "indexer_types", ["shared", "full", "full", "full"]),
+]
+
+
+@pytest.mark.parametrize(("case", "field", "value"), UNKNOWN, ids=[f"{case} {field}" for case, field, _ in UNKNOWN])
+def test_what_configs_may_not_say(case: str, field: str, value: object) -> None:
+    with pytest.raises(ModelError, match="3 groups" if field == "n_group" else field):
+        Model.from_hf({**load_case(case).config, field: value})
