@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vjax.layers.mlp import gate, mlp
+from vjax.layers.mlp import activation, gate, mlp
 from vjax.layers.routing import Routing, route
 from vjax.pallas_kernels.grouped_matmul import group_rows
 from vjax.quant import grouped_matmul, matmul
@@ -29,12 +29,17 @@ def moe(w: dict[str, Any], x: jax.Array, act: str, routing: Routing) -> jax.Arra
 
     `w`: `router[E, d]`, `gate_up[E, 2, F, d]`, `down[E, d, F]`; optional `router_bias[E]` (of the logits),
     `choice_bias[E]`, `gate_up_bias[E, 2, F]`, `down_bias[E, d]`, an MLP `shared` for all tokens, and
-    `shared_gate[1, d]`, a sigmoid for it.
+    `shared_gate[1, d]`, a sigmoid for it. Experts without a gate have `up[E, F, d]` instead. With `latent_in[l, d]` and
+    `latent_out[d, l]` the routed experts work on l channels.
     """
     logits = matmul(x, w["router"])
     if "router_bias" in w:
         logits = logits + w["router_bias"].astype(x.dtype)
-    out = experts(w, x, *route(logits, routing, w.get("choice_bias")), act)
+    chosen = route(logits, routing, w.get("choice_bias"))
+    if "latent_in" in w:
+        out = matmul(experts(w, matmul(x, w["latent_in"]), *chosen, act), w["latent_out"])
+    else:
+        out = experts(w, x, *chosen, act)
     if "shared" not in w:
         return out
     shared = mlp(w["shared"], x, act)
@@ -44,13 +49,15 @@ def moe(w: dict[str, Any], x: jax.Array, act: str, routing: Routing) -> jax.Arra
 def experts(w: dict[str, Any], x: jax.Array, ids: jax.Array, weights: jax.Array, act: str) -> jax.Array:
     """The weighted sum of what experts `ids[T, k]` make of `x[T, d]`."""
     tokens, k = ids.shape
-    groups = group_rows(ids.reshape(-1), w["gate_up"].shape[0])
+    name = "gate_up" if "gate_up" in w else "up"
+    groups = group_rows(ids.reshape(-1), w[name].shape[0])
     rows = jnp.zeros((groups.rows, x.shape[1]), x.dtype).at[groups.place].set(jnp.repeat(x, k, axis=0))
     of_row = jnp.repeat(groups.group, groups.block)
-    hidden = grouped_matmul(rows, w["gate_up"], groups)  # [rows, 2, F]
-    if "gate_up_bias" in w:
-        hidden = hidden + w["gate_up_bias"][of_row].astype(x.dtype)
-    out = grouped_matmul(gate(hidden[:, 0], hidden[:, 1], act), w["down"], groups)  # [rows, d]
+    hidden = grouped_matmul(rows, w[name], groups)  # [rows, 2, F] or [rows, F]
+    if f"{name}_bias" in w:
+        hidden = hidden + w[f"{name}_bias"][of_row].astype(x.dtype)
+    active = gate(hidden[:, 0], hidden[:, 1], act) if name == "gate_up" else activation(act)(hidden)
+    out = grouped_matmul(active, w["down"], groups)  # [rows, d]
     if "down_bias" in w:
         out = out + w["down_bias"][of_row].astype(x.dtype)
     chosen = out[groups.place].reshape(tokens, k, -1)

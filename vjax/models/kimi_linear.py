@@ -14,15 +14,18 @@ from vjax.layers.attention import AttentionSpec
 from vjax.layers.context import Context
 from vjax.layers.gated_delta import gated_delta_rule, gated_norm, l2_norm
 from vjax.layers.mla import latent_attention
-from vjax.layers.mlp import activation, mlp
+from vjax.layers.mlp import activation
+from vjax.layers.moe import feed_forward
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.layers.recurrent import read_state, write_state
+from vjax.layers.routing import Routing
 from vjax.layers.short_conv import short_conv
 from vjax.models.config import CacheSpec, positive
 from vjax.models.family import Family
 from vjax.models.hybrid import HybridConfig, hybrid, layer_types, places
 from vjax.models.mla import MLAConfig, mla_config, mla_params
+from vjax.models.moe_parts import moe_params
 from vjax.models.parts import decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Source, Tree, merged, vector, weight
 from vjax.quant import matmul
@@ -59,9 +62,7 @@ def config(hf: dict[str, Any]) -> KimiConfig:
     else:
         default = [KINDS[i > 0 and i % 4 == 0] for i in range(layers)]
     kinds = layer_types(hf, KINDS, default)
-    if _sparse(hf, layers):
-        raise ModelError("Kimi Linear's mixture of experts is not supported yet: first_k_dense_replace.")
-    base = mla_config(hf, MLAConfig, interleaved=False)
+    base = mla_config(hf, MLAConfig, interleaved=False, **_mixture(hf, layers))
     base = base.with_changes(attention=(AttentionSpec(base.attention[0].scale, rope=None),) * layers)
     heads = positive(own, "num_heads", positive(hf, "linear_num_heads", 32))
     dim = positive(own, "head_dim", positive(hf, "linear_head_dim", 128))
@@ -78,12 +79,24 @@ def config(hf: dict[str, Any]) -> KimiConfig:
     )  # fmt: skip
 
 
-def _sparse(hf: dict[str, Any], layers: int) -> list[int]:
-    """The layers that have experts."""
-    kinds = hf.get("mlp_layer_types")
-    if kinds is None:
-        return list(range(hf.get("first_k_dense_replace", 1), layers))
-    return [i for i, kind in enumerate(kinds) if kind != "dense"]
+def _mixture(hf: dict[str, Any], layers: int) -> dict[str, Any]:
+    first, kinds = hf.get("first_k_dense_replace", 1), hf.get("mlp_layer_types")
+    dense = range(first) if kinds is None else [i for i, kind in enumerate(kinds) if kind == "dense"]
+    experts, size = positive(hf, "num_experts", 256), positive(hf, "moe_intermediate_size", 1024)
+    routing = Routing(
+        positive(hf, "num_experts_per_token", 8),
+        score="sigmoid",
+        renormalise=bool(hf.get("moe_renormalize", True)),
+        scaling=float(hf.get("routed_scaling_factor", 2.446)),
+        groups=positive(hf, "num_expert_group", 1),
+        top_groups=positive(hf, "topk_group", 1),
+    )
+    routing.check(experts)
+    shared = positive(hf, "num_shared_experts", 1) * size
+    return dict(
+        routing=routing, num_experts=experts, expert_size=size, shared_size=shared,
+        dense_layers=frozenset(i for i in range(layers) if i in dense),
+    )  # fmt: skip
 
 
 def params(config: KimiConfig) -> Tree:
@@ -97,7 +110,15 @@ def params(config: KimiConfig) -> Tree:
         return mixer | {
             "norm": norm_params(config, f"{prefix}.input_layernorm"),
             "mlp_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
-            "mlp": gated_mlp_params(config, f"{prefix}.mlp"),
+            "mlp": gated_mlp_params(config, f"{prefix}.mlp")
+            if i in config.dense_layers
+            else moe_params(
+                config,
+                f"{prefix}.block_sparse_moe",
+                names=("w1", "w3", "w2"),
+                shared="shared_experts",
+                choice_bias="gate.e_score_correction_bias",
+            ),
         }
 
     return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)))
@@ -133,7 +154,7 @@ def block(
     else:
         mixed, cache = latent_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_norm(x, mixed, w["mlp_norm"], config.norm_eps, ctx)
-    return x, mlp(w["mlp"], normed, config.hidden_act), cache
+    return x, feed_forward(w["mlp"], normed, config.hidden_act, config.routing), cache
 
 
 def delta_attention(

@@ -1,5 +1,5 @@
 """LFM2 (Liquid AI, 2025): most layers mix tokens by a gated short convolution, some by attention with query and key
-norms; a gated MLP after either."""
+norms; after either a gated MLP, or in LFM2-MoE a mixture of experts in all but the first layers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import jax
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec, self_attention
 from vjax.layers.context import Context
-from vjax.layers.mlp import mlp
+from vjax.layers.moe import feed_forward
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.layers.recurrent import Arrays, read_state, write_state
+from vjax.layers.routing import Routing
 from vjax.layers.short_conv import short_conv
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
 from vjax.models.hybrid import HybridConfig, conv_weight, hybrid, layer_types, places
+from vjax.models.moe_parts import moe_params
 from vjax.models.parts import attention_params, decoder_params, norm_params
 from vjax.models.spec import Source, Tree, merged, vector, weight
 from vjax.quant import matmul
@@ -31,7 +33,9 @@ def config(hf: dict[str, Any]) -> HybridConfig:
     attending = hf.get("full_attn_idxs", range(layers))
     default = ["full_attention" if i in attending else "conv" for i in range(layers)]
     kinds = layer_types(hf, ("full_attention", "conv"), default)
-    base = config_from_hf({**hf, "intermediate_size": _inner(hf)}, norm_eps=float(hf.get("norm_eps", 1e-5)))
+    experts = _mixture(hf, layers) if "num_experts" in hf else {}
+    sizes = {"intermediate_size": _inner(hf)} if not experts else {}
+    base = config_from_hf({**hf, **sizes}, norm_eps=float(hf.get("norm_eps", 1e-5)), **experts)
     base = base.with_changes(
         attention=tuple(AttentionSpec(spec.scale, norm_eps=base.norm_eps) for spec in base.attention)
     )
@@ -42,6 +46,21 @@ def config(hf: dict[str, Any]) -> HybridConfig:
     bias = bool(hf.get("conv_bias", False))  # of the convolution: the MLP has none
     attending, others = places(kinds, "full_attention"), places(kinds, "conv")
     return hybrid(base, HybridConfig, attending, others, arrays, mlp_bias=bias, qk_norm="head")
+
+
+def _mixture(hf: dict[str, Any], layers: int) -> dict[str, Any]:
+    experts, size = positive(hf, "num_experts"), positive(hf, "moe_intermediate_size", 1792)
+    routing = Routing(
+        positive(hf, "num_experts_per_tok", 4),
+        score="sigmoid",
+        renormalise=bool(hf.get("norm_topk_prob", True)),
+        scaling=float(hf.get("routed_scaling_factor", 1.0)),
+    )
+    routing.check(experts)
+    if not hf.get("use_expert_bias", True):
+        raise ModelError("use_expert_bias=False is not supported.")
+    dense = frozenset(range(min(hf.get("num_dense_layers", 2), layers)))
+    return dict(routing=routing, num_experts=experts, expert_size=size, dense_layers=dense)
 
 
 def _inner(hf: dict[str, Any]) -> int:
@@ -73,21 +92,24 @@ def params(config: HybridConfig) -> Tree:
     def attention(prefix: str) -> Tree:
         return attention_params(config, prefix, o="out_proj", qk_norm="layernorm")
 
+    def feed_forward_params(prefix: str, i: int) -> Tree:
+        if config.num_experts and i not in config.dense_layers:
+            return moe_params(config, prefix, names=("w1", "w3", "w2"), choice_bias="expert_bias")
+        gate_up = tuple(Source(f"{prefix}.{n}.weight", (inner, width), (1, inner, width)) for n in ("w1", "w3"))
+        return {
+            "gate_up": merged(gate_up, (None, "mlp", "embed"), concat=0),
+            "down": weight(f"{prefix}.w2.weight", (width, inner), ("embed", "mlp")),
+        }
+
     def layer(i: int) -> Tree:
         prefix = f"model.layers.{i}"
-        gate_up = tuple(
-            Source(f"{prefix}.feed_forward.{n}.weight", (inner, width), (1, inner, width)) for n in ("w1", "w3")
-        )
         mixer = {"conv": conv(f"{prefix}.conv")} if i in config.recurrent_layers else {
             "attention": attention(f"{prefix}.self_attn")
         }  # fmt: skip
         return mixer | {
             "norm": norm_params(config, f"{prefix}.operator_norm"),
             "mlp_norm": norm_params(config, f"{prefix}.ffn_norm"),
-            "mlp": {
-                "gate_up": merged(gate_up, (None, "mlp", "embed"), concat=0),
-                "down": weight(f"{prefix}.feed_forward.w2.weight", (width, inner), ("embed", "mlp")),
-            },
+            "mlp": feed_forward_params(f"{prefix}.feed_forward", i),
         }
 
     return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)), final_norm="embedding_norm")
@@ -104,7 +126,7 @@ def block(
     else:
         mixed, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_norm(x, mixed, w["mlp_norm"], config.norm_eps, ctx)
-    return x, mlp(w["mlp"], normed, "silu"), cache
+    return x, feed_forward(w["mlp"], normed, "silu", config.routing), cache
 
 
 def gated_conv(
@@ -124,7 +146,7 @@ def gated_conv(
 
 FAMILY = Family(
     name="LFM2",
-    architectures=("Lfm2ForCausalLM",),
+    architectures=("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
     config=config,
     params=params,
     block=block,

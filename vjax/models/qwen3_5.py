@@ -3,6 +3,7 @@ checkpoint with a vision tower the text model is loaded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vjax.models import qwen3_next
@@ -11,16 +12,22 @@ from vjax.models.parts import decoder_params
 from vjax.models.qwen3_next import DeltaConfig, by_head, layer_params
 from vjax.models.spec import Param, Source, Tree, merged
 
+UNUSED = r"model\.visual\..*|mtp\..*"  # the vision tower, and layers for speculation
 DEFAULTS = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_key_value_heads": 4}
 
 
 def config(hf: dict[str, Any]) -> DeltaConfig:
+    return of_text(hf, lambda text: qwen3_next.delta_config({**DEFAULTS, **text}))
+
+
+def of_text(hf: dict[str, Any], config: Callable[[dict[str, Any]], DeltaConfig]) -> DeltaConfig:
+    """The config of the text model, which may be a part of the checkpoint's."""
     text = hf.get("text_config")
     if text is None:
-        return qwen3_next.config({**DEFAULTS, **hf})
+        return config(hf)
     tied = bool(hf.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
     own = {"architectures": hf.get("architectures"), "tie_word_embeddings": tied}
-    return qwen3_next.config({**DEFAULTS, **text, **own}).with_changes(prefix="model.language_model.")
+    return config({**text, **own}).with_changes(prefix="model.language_model.")
 
 
 def params(config: DeltaConfig) -> Tree:
@@ -49,5 +56,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=qwen3_next.block,
-    unused=r"model\.visual\..*|mtp\..*",
+    unused=UNUSED,
 )

@@ -1,5 +1,6 @@
 """Qwen3-Next (Qwen Team, 2025): three layers of Gated DeltaNet to one of attention, whose outputs are gated and whose
-rope turns a quarter of a head; weights of norms mean 1 + w."""
+rope turns a quarter of a head; a mixture of experts in most layers, with one for all tokens behind a gate; weights of
+norms mean 1 + w."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec, self_attention
 from vjax.layers.context import Context
 from vjax.layers.gated_delta import gated_delta_rule, gated_norm, l2_norm
-from vjax.layers.mlp import activation, mlp
+from vjax.layers.mlp import activation
+from vjax.layers.moe import feed_forward
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.layers.recurrent import read_state, write_state
@@ -21,7 +23,9 @@ from vjax.layers.short_conv import short_conv
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
 from vjax.models.hybrid import HybridConfig, hybrid, layer_types, places
+from vjax.models.moe_parts import moe_params
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
+from vjax.models.qwen2_moe import mixture
 from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 from vjax.quant import matmul
 
@@ -50,14 +54,29 @@ class DeltaConfig(HybridConfig):
         return 2 * self.key_dim + self.repeats * self.value_dim
 
 
+EXPERTS = {"num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512, "norm_topk_prob": True}
+
+
 def config(hf: dict[str, Any]) -> DeltaConfig:
+    hf = {**EXPERTS, **hf}
+    if hf["num_experts"] == 0:
+        return delta_config(hf)
+    return delta_config(hf, **shared_mixture(hf))
+
+
+def shared_mixture(hf: dict[str, Any]) -> dict[str, Any]:
+    """A Qwen mixture with an expert for all tokens behind a gate."""
+    return {**mixture(hf), "shared_size": positive(hf, "shared_expert_intermediate_size", 512), "shared_gate": True}
+
+
+def delta_config(hf: dict[str, Any], **changes: Any) -> DeltaConfig:
     rope = hf.get("rope_parameters") or {}
     rotary = rope.get("partial_rotary_factor") or hf.get("partial_rotary_factor") or 0.25
     defaults = {"head_dim": 256, "max_position_embeddings": 32768, "partial_rotary_factor": rotary}
     hf = {**defaults, **hf, "partial_rotary_factor": rotary}
     every, bias = positive(hf, "full_attention_interval", 4), bool(hf.get("attention_bias", False))
     kinds = layer_types(hf, KINDS, [KINDS[(i + 1) % every == 0] for i in range(positive(hf, "num_hidden_layers"))])
-    base = config_from_hf(hf, qkv_bias=bias, o_bias=bias, qk_norm="head", norm_offset=1.0)
+    base = config_from_hf(hf, qkv_bias=bias, o_bias=bias, qk_norm="head", norm_offset=1.0, **changes)
     spec = AttentionSpec(base.head_dim**-0.5, norm_eps=base.norm_eps, norm_offset=1.0, gated=True)
     base = base.with_changes(attention=(spec,) * base.num_layers)
     sizes = dict(
@@ -87,7 +106,7 @@ def params(config: DeltaConfig) -> Tree:
 
 
 def layer_params(config: DeltaConfig, layer: int, inputs: Any) -> Tree:
-    prefix = f"{config.prefix}layers.{layer}"
+    prefix, sparse = f"{config.prefix}layers.{layer}", config.num_experts and layer not in config.dense_layers
     mixer = (
         {"delta": delta_params(config, f"{prefix}.linear_attn", inputs)}
         if layer in config.recurrent_layers
@@ -96,7 +115,7 @@ def layer_params(config: DeltaConfig, layer: int, inputs: Any) -> Tree:
     return mixer | {
         "norm": norm_params(config, f"{prefix}.input_layernorm"),
         "mlp_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
-        "mlp": gated_mlp_params(config, f"{prefix}.mlp"),
+        "mlp": moe_params(config, f"{prefix}.mlp") if sparse else gated_mlp_params(config, f"{prefix}.mlp"),
     }
 
 
@@ -148,7 +167,7 @@ def block(
     else:
         mixed, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
     x, normed = add_norm(x, mixed, w["mlp_norm"], config.norm_eps, ctx, config.norm_offset)
-    return x, mlp(w["mlp"], normed, config.hidden_act), cache
+    return x, feed_forward(w["mlp"], normed, config.hidden_act, config.routing), cache
 
 
 def delta_net(
