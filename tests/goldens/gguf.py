@@ -36,6 +36,7 @@ ARCHITECTURES = {
     "stablelm": MODEL_ARCH.STABLELM,
     "cohere": MODEL_ARCH.COMMAND_R,
     "cohere2": MODEL_ARCH.COHERE2,
+    "lfm2": MODEL_ARCH.LFM2,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 ROTARY = {"phi": 0.5, "phi3": 1.0, "stablelm": 0.25, "cohere2": 1.0}  # share of a head that turns, by default
@@ -43,7 +44,7 @@ QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is SentencePiece-like
 PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3_text": "default"}
 PRE_TOKENIZERS |= {"phi": "phi-2", "phi3": "gpt-4o", "starcoder2": "starcoder", "stablelm": "stablelm2"}
-PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r"}
+PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r", "lfm2": "lfm2"}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 
 
@@ -121,6 +122,8 @@ def converted(golden: Golden) -> Tensors:
             array = interleave_halves(array, heads[module])
         if family == "gemma3_text" and name.endswith("norm.weight"):
             array = array + np.float32(1)
+        if name.endswith("conv.conv.weight"):
+            array = array[:, 0]
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
@@ -173,9 +176,13 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config.get("num_key_value_heads") or config["num_attention_heads"])
-    if "rms_norm_eps" in config:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    kv_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    if family == "lfm2":
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+        kv_heads = [kv_heads if kind == "full_attention" else 0 for kind in config["layer_types"]]
+    writer.add_head_count_kv(kv_heads)
+    if "rms_norm_eps" in config or family == "lfm2":
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
     if "head_dim" in config:

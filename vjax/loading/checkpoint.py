@@ -148,8 +148,10 @@ def _match(
 def _fits(source: Source, stored: tuple[int, ...]) -> bool:
     if stored == source.stored:
         return True
-    # Vectors are sometimes stored with axes of one.
-    return len(source.stored) == 1 and np.prod(stored, dtype=np.int64) == source.stored[0]
+    # Vectors are sometimes stored with axes of one, and convolutions without theirs.
+    if len(source.stored) == 1:
+        return bool(np.prod(stored, dtype=np.int64) == source.stored[0])
+    return [n for n in stored if n != 1] == [n for n in source.stored if n != 1]
 
 
 def _assemble(

@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "stablelm": ("stablelm", "StableLmForCausalLM"),
     "command-r": ("cohere", "CohereForCausalLM"),
     "cohere2": ("cohere2", "Cohere2ForCausalLM"),
+    "lfm2": ("lfm2", "Lfm2ForCausalLM"),
 }
 GEMMA3_27B_LAYERS = 62
 MAX_LAYERS = 10_000
@@ -103,13 +104,22 @@ def _sizes(fields: _Fields) -> dict[str, Any]:
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": fields.optional("attention.head_count_kv", int) or heads,
+        "num_key_value_heads": _kv_heads(fields) or heads,
         "head_dim": _head_dim(fields),
         "intermediate_size": fields.integer("feed_forward_length"),
         "rms_norm_eps": eps,
         "max_position_embeddings": fields.integer("context_length"),
         "vocab_size": _vocab_size(fields),
     }
+
+
+def _kv_heads(fields: _Fields) -> int | None:
+    """In a hybrid, a list with 0 for the layers that do not attend."""
+    listed = fields.gguf.metadata.get(f"{fields.architecture}.attention.head_count_kv")
+    attending = {value for value in listed if value != 0} if isinstance(listed, list) else set()
+    if len(attending) == 1 and type(value := attending.pop()) is int:
+        return value
+    return fields.optional("attention.head_count_kv", int)
 
 
 def _head_dim(fields: _Fields) -> int:
@@ -242,8 +252,20 @@ def _cohere(hf: dict[str, Any], fields: _Fields) -> None:
     hf["logit_scale"] = scale
 
 
+def _lfm2(hf: dict[str, Any], fields: _Fields) -> None:
+    key = "lfm2.attention.head_count_kv"
+    heads = fields.gguf.metadata.get(key)
+    if not isinstance(heads, list) or len(heads) != hf["num_hidden_layers"]:
+        raise fields.fail(key, "must be a list with a number for every layer")
+    hf["layer_types"] = ["full_attention" if count else "conv" for count in heads]
+    hf["conv_L_cache"] = fields.integer("shortconv.l_cache")
+    hf["norm_eps"] = hf["rms_norm_eps"]
+    hf["block_auto_adjust_ff_dim"] = False  # the converter has done it
+
+
 FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "gemma3": _gemma3,
+    "lfm2": _lfm2,
     "starcoder2": _starcoder2,
     "stablelm": _stablelm,
     "phi2": _phi2,

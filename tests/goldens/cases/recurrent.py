@@ -50,7 +50,6 @@ LFM2 = (
             tie_word_embeddings=False,
         ),
         switches=({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},),
-        gguf=False,
     ),
 )
 
