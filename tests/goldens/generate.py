@@ -49,7 +49,7 @@ def main(names: list[str]) -> None:
 
 
 def generate(case: Case) -> dict[str, np.ndarray]:
-    shapes = {case.published(name): shape for name, shape in tensor_shapes(case.config).items()}
+    shapes = {case.published(name): shape for name, shape in tensor_shapes(case.seen).items()}
     for seed in range(MAX_SEEDS):
         with tempfile.TemporaryDirectory() as directory:
             path = write_seeded(case, shapes, seed, Path(directory))
@@ -59,7 +59,7 @@ def generate(case: Case) -> dict[str, np.ndarray]:
                 continue
             tokens = random_tokens(case, seed, "logits", case.tokens)
             logits = run(model, tokens)
-            moved = [moves(path, case.config, switch, tokens, logits) for switch in case.switches]
+            moved = [moves(path, case.seen, switch, tokens, logits) for switch in case.switches]
         if any(move < MIN_MOVE for move in moved):
             raise SystemExit(f"{case.name}: a switch moves the logits by less than {MIN_MOVE}: {moved}")
         meta = {
@@ -133,7 +133,7 @@ def model_class(config: dict[str, Any]) -> Any:
 
 def write_seeded(case: Case, shapes: dict[str, Shape], seed: int, directory: Path) -> Path:
     tensors = seeded_tensors(shapes, seed, 0.0 if case.zero_centred_norms else 1.0)
-    return write_checkpoint(directory, case.config, tensors)
+    return write_checkpoint(directory, case.seen, tensors)
 
 
 def load(path: Path, strict: bool = True) -> Any:

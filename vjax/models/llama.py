@@ -48,10 +48,12 @@ def block(
     w: Tree, x: jax.Array, update: jax.Array | None, ctx: Context, cache: Cache | None,
     config: ModelConfig, layer: int,
 ) -> tuple[jax.Array, jax.Array, Cache | None]:  # fmt: skip
-    x, normed = add_norm(x, update, w["attention_norm"], config.norm_eps, ctx)
+    eps, offset, scale = config.norm_eps, config.norm_offset, config.residual_scale
+    x, normed = add_norm(x, update, w["attention_norm"], eps, ctx, offset)
     attended, cache = self_attention(w["attention"], normed, ctx, cache, config.attention[layer])
-    x, normed = add_norm(x, attended, w["mlp_norm"], config.norm_eps, ctx)
-    return x, feed_forward(w["mlp"], normed, config.hidden_act, config.routing), cache
+    x, normed = add_norm(x, attended if scale == 1.0 else attended * scale, w["mlp_norm"], eps, ctx, offset)
+    out = feed_forward(w["mlp"], normed, config.hidden_act, config.routing)
+    return x, out if scale == 1.0 else out * scale, cache
 
 
 def parallel_block(

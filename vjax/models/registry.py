@@ -15,8 +15,10 @@ from vjax.models.family import Family
 log = logging.getLogger(__name__)
 
 FILES = (
-    "llama", "qwen2", "qwen3", "gemma3",
-    "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+    "llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
+    "mistral", "arcee", "seed_oss", "internlm3", "smollm3", "ernie4_5", "granite", "olmo2", "olmo3", "exaone4",
+    "hunyuan", "glm4",
+    "minicpm", "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
     "mixtral", "qwen2_moe", "qwen3_moe",
     "lfm2", "qwen3_next", "qwen3_5", "qwen3_5_moe", "mamba2", "bamba", "falcon_h1",

@@ -24,6 +24,7 @@ from tests.goldens.cases.moe import MIXTRAL, QWEN_MOE
 from tests.goldens.cases.phi import PHI3
 from tests.goldens.cases.qwen import QWEN2, QWEN3
 from tests.goldens.cases.recurrent import RECURRENT
+from tests.goldens.cases.relatives import RELATIVES
 
 __all__ = ["CASES", "ENCODERS", "Case"]
 
@@ -32,3 +33,4 @@ CASES += PHI3 + LAYERNORM
 CASES += MLA
 CASES += RECURRENT
 CASES += MIXTRAL + QWEN_MOE
+CASES += RELATIVES

@@ -17,6 +17,9 @@ class Case:
     `tokens`: prompts and tokens a prompt for the stored logits. `zero_centred_norms`: norm weights are w of (1 + w).
     `gguf`: whether a GGUF file can express the config. `renamed`: parts of tensor names that transformers writes
     otherwise than published checkpoints have them, as regular expressions with their replacements.
+    `gguf`: whether a GGUF file can express the config.
+    `oracle`: the config of another model that computes the same from the same tensors, for one that transformers lacks.
+    Such a proof shows that vjax does what is believed of the model, not that the belief is right.
     """
 
     name: str
@@ -26,12 +29,18 @@ class Case:
     zero_centred_norms: bool = False
     gguf: bool = True
     renamed: tuple[tuple[str, str], ...] = ()
+    oracle: Config | None = None
 
     def published(self, name: str) -> str:
         """The tensor that transformers calls `name`, as checkpoints have it."""
         for pattern, replacement in self.renamed:
             name = re.sub(pattern, replacement, name)
         return name
+
+    @property
+    def seen(self) -> Config:
+        """What transformers is given."""
+        return self.oracle or self.config
 
     @property
     def family(self) -> str:
