@@ -129,9 +129,14 @@ def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, thet
     `parameters` and `theta` override what the config says, for models with one rope per layer type.
     """
     if parameters is None:
+        for name in ("rope_scaling", "rope_parameters"):
+            if not isinstance(config.get(name) or {}, dict):
+                raise ModelError(f"config field {name!r} must hold an object, got {config[name]!r}.")
         parameters = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     kind = parameters.get("rope_type", parameters.get("type", "default")) or "default"
     base = theta or parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
+    if not _is_positive(base):
+        raise ModelError(f"rope_theta must be a positive number, got {base!r}.")
     if config.get("rope_freq_factors"):
         return Rope(dim, base, "factors", freq_factors=tuple(config["rope_freq_factors"]))
     if kind in ("default", "mrope"):
@@ -186,14 +191,23 @@ def _yarn_from_hf(parameters: dict, dim: int, base: float, original: int, max_po
 
 
 def _longrope_from_hf(parameters: dict, dim: int, base: float, original: int, max_position: int) -> Rope:
-    factor = float(parameters.get("factor") or max_position / original)
-    attention = parameters.get("attention_factor")
-    if attention is None:
-        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    short, long = (tuple(float(f) for f in parameters[name]) for name in ("short_factor", "long_factor"))
-    for name, factors in (("short_factor", short), ("long_factor", long)):
-        if len(factors) != dim // 2 or min(factors) <= 0:
-            raise ModelError(f"rope_scaling's {name!r} must hold {dim // 2} positive numbers, it has {len(factors)}.")
+    def factors(name: str) -> tuple[float, ...]:
+        values = parameters[name]
+        fine = isinstance(values, list) and len(values) == dim // 2 and all(_is_positive(value) for value in values)
+        if not fine:
+            raise ModelError(f"rope_scaling's {name!r} must hold {dim // 2} positive numbers.")
+        return tuple(float(value) for value in values)
+
+    short, long = factors("short_factor"), factors("long_factor")
+    if not isinstance(original, int) or original < 1:
+        raise ModelError(f"original_max_position_embeddings must be a positive integer, got {original!r}.")
+    if not _is_positive(max_position):
+        raise ModelError(f"max_position_embeddings must be a positive integer, got {max_position!r}.")
+    factor, attention = parameters.get("factor") or max_position / original, parameters.get("attention_factor")
+    if attention is None and _is_positive(factor):
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
+    if not _is_positive(factor) or attention is None or not _is_positive(attention):
+        raise ModelError("rope_scaling's 'factor' and 'attention_factor' must be positive numbers.")
     return Rope(
         dim,
         base,
@@ -205,3 +219,7 @@ def _longrope_from_hf(parameters: dict, dim: int, base: float, original: int, ma
         long_factors=long,
         length=max_position,
     )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

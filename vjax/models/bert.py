@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, number, positive
 from vjax.models.family import Family
 from vjax.models.parts import attention_params, decoder_params, head_params, mlp_params, norm_params
 from vjax.models.spec import Tree, weight
@@ -18,13 +19,13 @@ DEFAULTS = {"hidden_act": "gelu", "max_position_embeddings": 512, "tie_word_embe
 def config(hf: dict[str, Any], *, position_offset: int = 0) -> ModelConfig:
     """`position_offset`: RoBERTa's, whose table holds that many rows more than a text may have tokens."""
     hf = {**DEFAULTS, **hf, "tie_word_embeddings": True}
-    scale = (positive(hf, "hidden_size") // positive(hf, "num_attention_heads")) ** -0.5
+    scale = head_width(hf) ** -0.5
     config = config_from_hf(
         hf,
         ropes=(),
-        attention=(AttentionSpec(scale, rope=None, causal=False),) * positive(hf, "num_hidden_layers"),
+        attention=(AttentionSpec(scale, rope=None, causal=False),) * layer_count(hf),
         norm="layer",
-        norm_eps=float(hf.get("layer_norm_eps") or 1e-12),
+        norm_eps=number(hf, "layer_norm_eps", 1e-12),
         qkv_bias=True,
         o_bias=True,
         mlp_bias=True,
@@ -32,6 +33,8 @@ def config(hf: dict[str, Any], *, position_offset: int = 0) -> ModelConfig:
         pooling="cls",
         token_types=positive(hf, "type_vocab_size", 2),
     )
+    if config.max_position <= position_offset:
+        raise ModelError(f"config field 'max_position_embeddings' must be more than {position_offset}.")
     return config.with_changes(max_position=config.max_position - position_offset)
 
 

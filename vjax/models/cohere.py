@@ -9,7 +9,7 @@ from typing import Any
 from vjax.layers.attention import AttentionSpec
 from vjax.layers.rope import rope_from_hf
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, number
 from vjax.models.family import Family
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Param, Tree, vector
@@ -26,9 +26,9 @@ DEFAULTS = {
 def config(hf: dict[str, Any], **changes: Any) -> ModelConfig:
     """`changes`: what Cohere 2 knows better."""
     hf = {**DEFAULTS, **hf}
-    head_dim = hf.get("head_dim") or positive(hf, "hidden_size") // positive(hf, "num_attention_heads")
-    eps, bias = float(hf["layer_norm_eps"]), bool(hf.get("attention_bias", False))
-    layers = range(positive(hf, "num_hidden_layers"))
+    head_dim = head_width(hf)
+    eps, bias = number(hf, "layer_norm_eps"), bool(hf.get("attention_bias", False))
+    layers = range(layer_count(hf))
     fields: dict[str, Any] = dict(
         norm="layer",
         norm_bias=False,
@@ -38,7 +38,7 @@ def config(hf: dict[str, Any], **changes: Any) -> ModelConfig:
         qk_norm="heads" if hf.get("use_qk_norm") else None,
         ropes=(replace(rope_from_hf(hf, head_dim), interleaved=True),),
         attention=tuple(AttentionSpec(head_dim**-0.5, norm_eps=eps, pool_layer=i) for i in layers),
-        logit_scale=float(hf["logit_scale"]),
+        logit_scale=number(hf, "logit_scale"),
     )
     return config_from_hf(hf, **{**fields, **changes})
 

@@ -6,17 +6,17 @@ from typing import Any
 
 from vjax.layers.attention import AttentionSpec
 from vjax.models import cohere, llama
-from vjax.models.config import ModelConfig, positive
+from vjax.models.config import ModelConfig, head_width, layer_count, positive
 from vjax.models.family import Family
+from vjax.models.hybrid import layer_types
+
+KINDS, PATTERN = ("sliding_attention", "full_attention"), "sliding_window_pattern"
 
 
 def config(hf: dict[str, Any]) -> ModelConfig:
-    head_dim = hf.get("head_dim") or positive(hf, "hidden_size") // positive(hf, "num_attention_heads")
-    layers, window = positive(hf, "num_hidden_layers"), positive(hf, "sliding_window", 4096)
-    pattern = positive(hf, "sliding_window_pattern", 4)
-    kinds = hf.get("layer_types") or [
-        "full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(layers)
-    ]
+    head_dim, window, pattern = head_width(hf), positive(hf, "sliding_window", 4096), positive(hf, PATTERN, 4)
+    default = [KINDS[(i + 1) % pattern == 0] for i in range(layer_count(hf))]
+    kinds = layer_types(hf, KINDS, default)
     attention = tuple(
         AttentionSpec(head_dim**-0.5, window=window, pool_layer=i)
         if kind == "sliding_attention"

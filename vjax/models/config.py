@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -12,6 +13,9 @@ from vjax.layers.rope import Rope, rope_from_hf
 from vjax.layers.routing import Routing
 
 Pooling = Literal["cls", "mean", "last"]  # the vector of the first token, their mean, that of the last token
+
+
+MAX_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,37 @@ def positive(hf: dict[str, Any], name: str, default: Any = None) -> int:
     return value
 
 
+def number(hf: dict[str, Any], name: str, default: float | None = None) -> float:
+    """A finite number > 0 from a config, or a `ModelError` that names the field."""
+    value = hf.get(name)
+    value = default if value is None else value
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ModelError(f"config field {name!r} must be a positive number, got {value!r}.")
+    return float(value)
+
+
+def layer_count(hf: dict[str, Any]) -> int:
+    """Lists of layers are made from it: what no model has must not fill the memory."""
+    layers = positive(hf, "num_hidden_layers")
+    if layers > MAX_LAYERS:
+        raise ModelError(f"config field 'num_hidden_layers' is {layers}; at most {MAX_LAYERS} are possible.")
+    return layers
+
+
+def head_width(hf: dict[str, Any]) -> int:
+    """Channels of a head: `head_dim`, or the heads' share of the width."""
+    return positive(hf, "head_dim", positive(hf, "hidden_size") // positive(hf, "num_attention_heads"))
+
+
 def rotary_dim(hf: dict[str, Any], head_dim: int, default: float = 1.0) -> int:
     """How many channels of a head its rope turns: `partial_rotary_factor` of them."""
-    part = hf.get("partial_rotary_factor") or (hf.get("rope_parameters") or {}).get("partial_rotary_factor") or default
-    rotated = int(head_dim * float(part) + 1e-6)
+    nested = hf.get("rope_parameters")
+    part = number(
+        hf,
+        "partial_rotary_factor",
+        number(nested if isinstance(nested, dict) else {}, "partial_rotary_factor", default),
+    )
+    rotated = int(head_dim * min(part, 2.0) + 1e-6)
     if not 2 <= rotated <= head_dim or rotated % 2:
         raise ModelError(f"partial_rotary_factor={part!r} rotates {rotated} of {head_dim} channels; must be even.")
     return rotated
@@ -145,7 +176,7 @@ def config_from_hf(hf: dict[str, Any], **changes: Any) -> ModelConfig:
     hidden = positive(hf, "hidden_size")
     kv_heads = positive(hf, "num_key_value_heads", heads)
     head_dim = positive(hf, "head_dim", hidden // heads)
-    layers = positive(hf, "num_hidden_layers")
+    layers = layer_count(hf)
     if heads % kv_heads:
         raise ModelError(f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}.")
     if "ropes" not in changes:
@@ -159,7 +190,7 @@ def config_from_hf(hf: dict[str, Any], **changes: Any) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        norm_eps=float(hf.get("rms_norm_eps") or 1e-6),
+        norm_eps=number(hf, "rms_norm_eps", 1e-6),
         hidden_act=hf.get("hidden_act") or "silu",
         max_position=positive(hf, "max_position_embeddings", 2048),
         tie_embeddings=bool(hf.get("tie_word_embeddings", False)),

@@ -39,7 +39,7 @@ class Encoder(Model):
     @classmethod
     def from_hf(cls, hf: dict[str, Any], modules: Sentence | None = None) -> Encoder:
         """`modules`: what Sentence Transformers' files say, where the model has them."""
-        name = (hf.get("architectures") or ["unknown"])[0]
+        name = _architecture(hf)
         stem = name.removesuffix(CLASSIFIER).removesuffix("Model")
         known = supported_architectures()
         found = next((n for n in (name, f"{stem}ForCausalLM", f"{stem}Model") if n in known), name)
@@ -130,7 +130,7 @@ class Sentence:
 
 def is_encoder(hf: dict[str, Any]) -> bool:
     """Whether a config says so by its architecture: a bare model, or a classifier."""
-    name = str((hf.get("architectures") or [""])[0])
+    name = _architecture(hf)
     return name.endswith(CLASSIFIER) or (name.endswith("Model") and not name.endswith("LMHeadModel"))
 
 
@@ -150,8 +150,14 @@ def _score(config: ModelConfig, labels: int) -> Tree:
     return head_params(config, labels, out="score", bias=False)
 
 
+def _architecture(hf: dict[str, Any]) -> str:
+    names = hf.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else "unknown"
+
+
 def _labels(hf: dict[str, Any]) -> int:
-    labels = hf.get("num_labels") or len(hf.get("id2label") or ()) or 2
+    named = hf.get("id2label")
+    labels = hf.get("num_labels") or (len(named) if isinstance(named, dict) else 0) or 2
     if type(labels) is not int or not 0 < labels <= MAX_LABELS:
         raise ModelError(f"config field 'num_labels' must be a positive integer, got {labels!r}.")
     return labels

@@ -10,7 +10,7 @@ import numpy as np
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, number, positive
 from vjax.models.family import Family
 from vjax.models.parts import decoder_params, norm_params
 from vjax.models.spec import Axes, Param, Source, Tree, merged, vector
@@ -31,17 +31,17 @@ def config(hf: dict[str, Any]) -> ModelConfig:
     hf = {**DEFAULTS, **hf}
     hf |= {ours: hf[theirs] for theirs, ours in NAMES.items() if theirs in hf}
     hidden = positive(hf, "hidden_size")
-    scale = (hidden // positive(hf, "num_attention_heads")) ** -0.5 if hf.get("scale_attn_weights", True) else 1.0
+    scale = head_width(hf) ** -0.5 if hf.get("scale_attn_weights", True) else 1.0
     by_layer = bool(hf.get("scale_attn_by_inverse_layer_idx"))
     return config_from_hf(
         {**hf, "intermediate_size": positive(hf, "n_inner", 4 * hidden)},
         ropes=(),
         attention=tuple(
             AttentionSpec(scale / (i + 1) if by_layer else scale, rope=None, pool_layer=i)
-            for i in range(positive(hf, "num_hidden_layers"))
+            for i in range(layer_count(hf))
         ),
         norm="layer",
-        norm_eps=float(hf.get("layer_norm_epsilon") or 1e-5),
+        norm_eps=number(hf, "layer_norm_epsilon", 1e-5),
         qkv_bias=True,
         o_bias=True,
         mlp_bias=True,

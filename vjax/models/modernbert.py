@@ -14,27 +14,33 @@ from vjax.layers.mlp import mlp
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rope_from_hf
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, number, positive
 from vjax.models.family import Family
+from vjax.models.hybrid import layer_types
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, head_params, norm_params
 from vjax.models.spec import Tree
 
+KINDS = ("full_attention", "sliding_attention")
 DEFAULTS = {"max_position_embeddings": 8192, "local_attention": 128, "norm_eps": 1e-5}
 
 
 def config(hf: dict[str, Any]) -> ModelConfig:
     hf = {**DEFAULTS, **hf, "tie_word_embeddings": True, "hidden_act": hf.get("hidden_activation") or "gelu"}
-    head_dim, layers = positive(hf, "hidden_size") // positive(hf, "num_attention_heads"), hf["num_hidden_layers"]
+    head_dim, layers = head_width(hf), layer_count(hf)
     every, reach = positive(hf, "global_attn_every_n_layers", 3), positive(hf, "local_attention") // 2
-    kinds = hf.get("layer_types") or ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
+    kinds = layer_types(hf, KINDS, [KINDS[i % every > 0] for i in range(layers)])
     ropes = hf.get("rope_parameters") or {}
+    if not isinstance(ropes, dict):
+        raise ModelError("config field 'rope_parameters' must hold those of every kind of layer.")
 
     def rope(kind: str, theta: float) -> Any:
         scaling = ropes.get(kind) or hf.get("rope_scaling") or {}
+        if not isinstance(scaling, dict):
+            raise ModelError(f"the rope of {kind} must be an object, got {scaling!r}.")
         return rope_from_hf(hf, head_dim, parameters=scaling, theta=scaling.get("rope_theta") or theta)
 
-    full = rope("full_attention", float(hf.get("global_rope_theta") or 160000.0))
-    local = rope("sliding_attention", float(hf.get("local_rope_theta") or 10000.0))
+    full = rope("full_attention", number(hf, "global_rope_theta", 160000.0))
+    local = rope("sliding_attention", number(hf, "local_rope_theta", 10000.0))
     pooling = hf.get("classifier_pooling") or "cls"
     if pooling not in ("cls", "mean"):
         raise ModelError(f"config field 'classifier_pooling' must be cls or mean, got {pooling!r}.")
@@ -49,7 +55,7 @@ def config(hf: dict[str, Any]) -> ModelConfig:
             for kind in kinds
         ),
         norm="layer",
-        norm_eps=float(hf["norm_eps"]),
+        norm_eps=number(hf, "norm_eps"),
         norm_bias=bool(hf.get("norm_bias", False)),
         qkv_bias=bias,
         o_bias=bias,

@@ -12,7 +12,7 @@ from vjax.layers.attention import AttentionSpec
 from vjax.layers.context import Context
 from vjax.layers.paging import Cache
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, positive
 from vjax.models.family import Family
 from vjax.models.parts import attention_params, decoder_params, mlp_params, norm_params
 from vjax.models.spec import Tree
@@ -27,13 +27,11 @@ def config(hf: dict[str, Any]) -> ModelConfig:
     hf["hidden_act"] = hf.get("activation_function") or "relu"
     bias, hidden = bool(hf.get("enable_bias", True)), positive(hf, "hidden_size")
     before, width = bool(hf.get("do_layer_norm_before", True)), positive(hf, "word_embed_proj_dim", hidden)
-    scale = (hidden // positive(hf, "num_attention_heads")) ** -0.5
+    scale = head_width(hf) ** -0.5
     return config_from_hf(
         hf,
         ropes=(),
-        attention=tuple(
-            AttentionSpec(scale, rope=None, pool_layer=i) for i in range(positive(hf, "num_hidden_layers"))
-        ),
+        attention=tuple(AttentionSpec(scale, rope=None, pool_layer=i) for i in range(layer_count(hf))),
         norm="layer",
         norm_eps=1e-5,
         norm_after=not before,

@@ -17,8 +17,10 @@ DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "original_max
 
 def config(hf: dict[str, Any]) -> ModelConfig:
     hf = {**DEFAULTS, **hf}
-    scaling = dict(hf.get("rope_parameters") or hf.get("rope_scaling") or {})
-    if scaling.get("rope_type", scaling.get("type")) == "yarn":  # early files say so and mean LongRoPE
+    scaling = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    if (
+        isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == "yarn"
+    ):  # early files say so and mean LongRoPE
         hf["rope_scaling"], hf["rope_parameters"] = {**scaling, "rope_type": "longrope"}, None
     config = config_from_hf(hf)
     window = positive(hf, "sliding_window") if hf.get("sliding_window") is not None else None

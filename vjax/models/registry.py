@@ -52,6 +52,8 @@ def supported_architectures() -> list[str]:
 def family_for(hf: dict[str, Any]) -> Family:
     """The family of a Hugging Face config, by its `architectures` in order."""
     names = hf.get("architectures") or []
+    if not isinstance(names, (list, tuple)):
+        raise ModelError(f"config field 'architectures' must be a list, got {names!r}.")
     for name in names:
         for family in families():
             if name in family.architectures:

@@ -13,7 +13,7 @@ from vjax.layers.context import Context
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rope_from_hf
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive, rotary_dim
+from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, number, rotary_dim
 from vjax.models.family import Family
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Param, Source, Tree, merged
@@ -21,10 +21,7 @@ from vjax.models.spec import Param, Source, Tree, merged
 
 def config(hf: dict[str, Any]) -> ModelConfig:
     hf = {"max_position_embeddings": 4096, **hf}
-    head_dim = positive(hf, "hidden_size") // positive(hf, "num_attention_heads")
-    hf["head_dim"] = head_dim
-    eps = float(hf.get("layer_norm_eps") or 1e-5)
-    layers = range(positive(hf, "num_hidden_layers"))
+    head_dim, eps, layers = head_width(hf), number(hf, "layer_norm_eps", 1e-5), range(layer_count(hf))
     return config_from_hf(
         hf,
         norm="layer",
@@ -73,7 +70,7 @@ def block(
 
 FAMILY = Family(
     name="StableLM",
-    architectures=("StableLmForCausalLM", "StableLMEpochForCausalLM"),
+    architectures=("StableLmForCausalLM",),
     gguf=("stablelm",),
     config=config,
     params=params,

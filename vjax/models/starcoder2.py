@@ -6,7 +6,7 @@ from typing import Any
 
 from vjax.layers.attention import AttentionSpec
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, number, positive
 from vjax.models.family import Family
 from vjax.models.parts import attention_params, decoder_params, mlp_params, norm_params
 from vjax.models.spec import Tree
@@ -17,7 +17,7 @@ DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096, 
 def config(hf: dict[str, Any]) -> ModelConfig:
     hf = {**DEFAULTS, **hf}
     bias = bool(hf.get("use_bias", True))
-    eps = float(hf.get("norm_epsilon") or 1e-5)
+    eps = number(hf, "norm_epsilon", 1e-5)
     config = config_from_hf(hf, norm="layer", norm_eps=eps, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
     window = positive(hf, "sliding_window") if hf.get("sliding_window") is not None else None
     scale = config.head_dim**-0.5
