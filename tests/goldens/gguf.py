@@ -12,6 +12,7 @@ import numpy as np
 from gguf import (
     MODEL_ARCH,
     MODEL_ARCH_NAMES,
+    ExpertGatingFuncType,
     GGMLQuantizationType,
     GGUFWriter,
     LlamaFileType,
@@ -37,6 +38,9 @@ ARCHITECTURES = {
     "cohere": MODEL_ARCH.COMMAND_R,
     "cohere2": MODEL_ARCH.COHERE2,
     "lfm2": MODEL_ARCH.LFM2,
+    "deepseek_v2": MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
+    "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 ROTARY = {"phi": 0.5, "phi3": 1.0, "stablelm": 0.25, "cohere2": 1.0}  # share of a head that turns, by default
@@ -45,6 +49,7 @@ SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is Sente
 PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3_text": "default"}
 PRE_TOKENIZERS |= {"phi": "phi-2", "phi3": "gpt-4o", "starcoder2": "starcoder", "stablelm": "stablelm2"}
 PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r", "lfm2": "lfm2"}
+PRE_TOKENIZERS |= {"deepseek_v2": "deepseek-llm", "deepseek_v3": "deepseek-v3", "glm4_moe_lite": "glm4"}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 
 
@@ -116,7 +121,7 @@ def converted(golden: Golden) -> Tensors:
     names = get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config.get("num_key_value_heads")}
     tensors = {}
-    for name, array in stack_head_norms(golden.tensors()).items():
+    for name, array in stack_experts(split_up_projections(stack_head_norms(golden.tensors()), config)).items():
         module = name.split(".")[-2]
         if family == "llama" and module in heads:
             array = interleave_halves(array, heads[module])
@@ -124,7 +129,9 @@ def converted(golden: Golden) -> Tensors:
             array = array + np.float32(1)
         if name.endswith("conv.conv.weight"):
             array = array[:, 0]
-        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        gguf_name = names.get_name(
+            name.replace("correction_bias", "correction.bias"), try_suffixes=(".weight", ".bias")
+        )
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -144,6 +151,30 @@ def stack_head_norms(tensors: Tensors) -> Tensors:
             stacked.setdefault(re.sub(r"\.norms\.\d+", "", name), []).append(tensors[name])
     kept = {name: array for name, array in tensors.items() if ".norms." not in name}
     return {**kept, **{name: np.stack(arrays) for name, arrays in stacked.items()}}
+
+
+def stack_experts(tensors: Tensors) -> Tensors:
+    """What every expert has of its own, in one tensor `[E, out, in]`."""
+    stacked: dict[str, dict[int, np.ndarray]] = {}
+    for name, array in tensors.items():
+        if expert := re.search(r"\.experts\.(\d+)", name):
+            stacked.setdefault(name.replace(expert[0], ".experts"), {})[int(expert[1])] = array
+    kept = {name: array for name, array in tensors.items() if ".experts." not in name}
+    return {**kept, **{name: np.stack([arrays[e] for e in sorted(arrays)]) for name, arrays in stacked.items()}}
+
+
+def split_up_projections(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """Latent attention: `kv_b_proj` as keys' `[H, R, N]` and values' `[H, V, R]`."""
+    found = {}
+    for name, array in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            found[name] = array
+            continue
+        by_head = array.reshape(config["num_attention_heads"], -1, array.shape[-1])
+        keys, values = np.split(by_head, [config["qk_nope_head_dim"]], axis=1)
+        found[name.replace("kv_b_proj", "k_b_proj")] = keys.swapaxes(1, 2)
+        found[name.replace("kv_b_proj", "v_b_proj")] = values
+    return found
 
 
 def interleave_halves(array: np.ndarray, heads: int) -> np.ndarray:
@@ -176,11 +207,14 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    kv_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    latents = "kv_lora_rank" in config
+    kv_heads = 1 if latents else config.get("num_key_value_heads") or config["num_attention_heads"]
     if family == "lfm2":
         writer.add_shortconv_l_cache(config["conv_L_cache"])
         kv_heads = [kv_heads if kind == "full_attention" else 0 for kind in config["layer_types"]]
     writer.add_head_count_kv(kv_heads)
+    if latents:
+        add_latents(writer, config, family)
     if "rms_norm_eps" in config or family == "lfm2":
         writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     else:
@@ -201,6 +235,33 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
     if family == "stablelm":
         writer.add_parallel_residual(config.get("use_parallel_residual", False))
+
+
+def add_latents(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
+    """Multi-head latent attention and DeepSeek's mixtures."""
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    if config.get("q_lora_rank"):
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + rotated)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_rope_dimension_count(rotated)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+    if config.get("norm_topk_prob"):
+        writer.add_expert_weights_norm(True)
+    softmax = family == "deepseek_v2"
+    writer.add_expert_gating_func(ExpertGatingFuncType.SOFTMAX if softmax else ExpertGatingFuncType.SIGMOID)
+    if multiplier := (config.get("rope_scaling") or {}).get("mscale_all_dim"):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * multiplier)
 
 
 def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:

@@ -24,8 +24,13 @@ ARCHITECTURES = {
     "command-r": ("cohere", "CohereForCausalLM"),
     "cohere2": ("cohere2", "Cohere2ForCausalLM"),
     "lfm2": ("lfm2", "Lfm2ForCausalLM"),
+    "deepseek2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
 }
 GEMMA3_27B_LAYERS = 62
+SOFTMAX = 1  # of `expert_gating_func`
+# Groups of experts and how many count, by whether routers score by sigmoid and the number of experts: what DeepSeek-V3
+# and V2 have, in files from before September 2025 that do not say.
+GROUPS = {(True, 256): (8, 4), (False, 160): (8, 3)}
 MAX_LAYERS = 10_000
 
 
@@ -263,6 +268,41 @@ def _lfm2(hf: dict[str, Any], fields: _Fields) -> None:
     hf["block_auto_adjust_ff_dim"] = False  # the converter has done it
 
 
+def _deepseek2(hf: dict[str, Any], fields: _Fields) -> None:
+    """DeepSeek-V2, V3 and what shares their form: told apart by how routers score."""
+    if fields.optional("expert_gating_func", int) in (None, SOFTMAX):
+        hf |= {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]}
+    sigmoid = hf["model_type"] == "deepseek_v3"
+    rotated, experts = fields.integer("rope.dimension_count"), fields.integer("expert_count")
+    # Since April 2025 the two lengths are those of the latents, as the cache holds them.
+    width = fields.optional("attention.key_length_mla", int) or fields.integer("attention.key_length")
+    value = fields.optional("attention.value_length_mla", int) or fields.integer("attention.value_length")
+    groups, used = GROUPS.get((sigmoid, experts), (1, 1))
+    hf |= {
+        "q_lora_rank": fields.optional("attention.q_lora_rank", int),
+        "kv_lora_rank": fields.integer("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": width - rotated,
+        "v_head_dim": value,
+        "n_routed_experts": experts,
+        "n_shared_experts": fields.optional("expert_shared_count", int),
+        "num_experts_per_tok": fields.integer("expert_used_count"),
+        "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
+        "first_k_dense_replace": fields.optional("leading_dense_block_count", int) or 0,
+        "routed_scaling_factor": fields.optional("expert_weights_scale", float) or 1.0,
+        "n_group": fields.optional("expert_group_count", int) or groups,
+        "topk_group": fields.optional("expert_group_used_count", int) or used,
+    }
+    if sigmoid:
+        hf["norm_topk_prob"] = bool(fields.optional("expert_weights_norm", bool))
+    else:
+        hf["topk_method"] = "group_limited_greedy" if hf["n_group"] > 1 else "greedy"
+    # llama.cpp scales all channels alike, which is what published configs say with two equal numbers.
+    multiplier = fields.optional("rope.scaling.yarn_log_multiplier", float)
+    if multiplier and "rope_scaling" in hf:
+        hf["rope_scaling"] |= {"mscale": multiplier * 10, "mscale_all_dim": multiplier * 10}
+
+
 FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "gemma3": _gemma3,
     "lfm2": _lfm2,
@@ -271,6 +311,7 @@ FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "phi2": _phi2,
     "command-r": _cohere,
     "cohere2": _cohere,
+    "deepseek2": _deepseek2,
 }
 
 

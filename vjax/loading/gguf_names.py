@@ -53,6 +53,20 @@ ARCHITECTURE = {
         "feed_forward.w2": "ffn_down",
     },
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    "deepseek2": {
+        "self_attn.q_a_proj": "attn_q_a",
+        "self_attn.q_a_layernorm": "attn_q_a_norm",
+        "self_attn.q_b_proj": "attn_q_b",
+        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+        "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+        "self_attn.kv_b_proj": "attn_kv_b",  # in files from before April 2025; then split in two:
+        "self_attn.k_b_proj": "attn_k_b",
+        "self_attn.v_b_proj": "attn_v_b",
+        "mlp.gate.e_score_correction": "exp_probs_b",
+        "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_experts.up_proj": "ffn_up_shexp",
+        "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    },
 }
 ROOTS = {"lfm2": {"model.embedding_norm": "token_embd_norm"}, "phi2": {"model.final_layernorm": "output_norm"}}
 # Experts are tensors of their own there, and one tensor `[E, out, in]` here.
@@ -61,7 +75,7 @@ EXPERT = {"mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_
 # So are StableLM's norms of each head.
 EXPERT |= {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 
-_HF = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
+_HF = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
 _GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
 
 
@@ -100,4 +114,5 @@ def to_hf_name(name: str, architecture: str) -> str | None:
         return f"{roots[stem]}.{kind}" if stem in roots else None
     parts = {gguf: hf for hf, gguf in _layer_table(architecture).items()}
     part = parts.get(match["part"])
-    return f"model.layers.{match['layer']}.{part}.{match['kind']}" if part else None
+    join = "_" if part == "mlp.gate.e_score_correction" else "."
+    return f"model.layers.{match['layer']}.{part}{join}{match['kind']}" if part else None

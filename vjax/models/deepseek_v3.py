@@ -85,6 +85,7 @@ def dense_layers(hf: dict[str, Any]) -> list[int]:
 FAMILY = Family(
     name="DeepSeek-V3",
     architectures=("DeepseekV3ForCausalLM", GLM),
+    gguf=("deepseek2",),  # V2 too
     config=config,
     params=params,
     block=block,

@@ -106,18 +106,21 @@ def mla_params(config: MLAConfig, prefix: str) -> dict[str, Any]:
     def down(kind: str, *inner: int) -> tuple[Source, ...]:
         return tuple(Source(f"{prefix}.{n}.{kind}", (rows, *inner), (rows, *inner)) for n, rows in latents.items())
 
-    def up(convert: Callable[[np.ndarray], np.ndarray], *shape: int) -> Param:
-        stored = (heads * (nope + value), rank)
-        source = Source(f"{prefix}.kv_b_proj.weight", stored, shape, convert=convert)
-        return Param(shape, ("heads", None, None), (source,))
+    def up(name: str, convert: Callable[[np.ndarray], np.ndarray], *shape: int) -> Param:
+        stored, axes = (heads * (nope + value), rank), ("heads", None, None)
+        both = Source(f"{prefix}.kv_b_proj.weight", stored, shape, convert=convert)
+        # GGUF files hold the two apart. A conversion, if only of nothing, keeps them from staying packed: they multiply
+        # head by head.
+        alone = Source(f"{prefix}.{name}_proj.weight", shape, shape, convert=np.asarray)
+        return Param(shape, axes, (both,), or_else=Param(shape, axes, (alone,)))
 
     q_shape = (heads, nope + config.qk_rope_head_dim, q_rank or width)
     params: dict[str, Any] = {
         "a": merged(down("weight", width), (None, "embed"), concat=0),
         "q": weight(f"{prefix}.{'q_b_proj' if q_rank else 'q_proj'}.weight", q_shape, ("heads", None, None)),
         "kv_norm": norm_params(config, f"{prefix}.kv_a_layernorm", rank),
-        "k_b": up(partial(_keys, heads=heads, nope=nope), heads, rank, nope),
-        "v_b": up(partial(_values, heads=heads, nope=nope), heads, value, rank),
+        "k_b": up("k_b", partial(_keys, heads=heads, nope=nope), heads, rank, nope),
+        "v_b": up("v_b", partial(_values, heads=heads, nope=nope), heads, value, rank),
         "o": weight(f"{prefix}.o_proj.weight", (width, heads * value), ("embed", "heads")),
     }
     if q_rank:

@@ -100,6 +100,7 @@ DEEPSEEK_V2 = (
             deepseek(
                 "DeepseekV2",
                 "deepseek_v2",
+                rope_scaling={**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
                 topk_method="greedy",
                 n_group=1,
                 topk_group=1,
@@ -108,7 +109,6 @@ DEEPSEEK_V2 = (
             )
         ),
         switches=({"num_experts_per_tok": 2},),
-        gguf=False,
     ),
 )
 
@@ -165,11 +165,13 @@ GLM4_MOE_LITE = (
             "glm4_moe_lite",
             num_hidden_layers=3,
             rope_theta=1e6,
+            n_shared_experts=1,
+            routed_scaling_factor=1.8,
+            norm_topk_prob=True,
             n_group=2,
             topk_group=1,
         ),
         switches=({"topk_group": 2}, {"routed_scaling_factor": 1.0}, {"rope_theta": 1e4}),
-        gguf=False,
     ),
 )
 
