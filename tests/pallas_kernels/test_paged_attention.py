@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vjax.pallas_kernels.paged_attention import reference
+from vjax.errors import ModelError
+from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels.paged_attention import paged_attention, reference
 
 PAGE = 4
 
@@ -55,7 +57,9 @@ def problem(lengths: list[tuple[int, int]], heads: tuple[int, int] = (2, 3), dim
     )  # fmt: skip
 
 
-def dense(p: Problem, scale: float, window: int | None, softcap: float | None) -> np.ndarray:
+def dense(
+    p: Problem, scale: float, window: int | None, softcap: float | None, sinks: np.ndarray | None = None
+) -> np.ndarray:
     out = np.zeros_like(p.q)
     for row, (k, v) in enumerate(zip(p.k, p.v, strict=True)):
         for t in range(p.query_start[row], p.query_start[row + 1]):
@@ -65,7 +69,10 @@ def dense(p: Problem, scale: float, window: int | None, softcap: float | None) -
             if softcap:
                 scores = np.tanh(scores / softcap) * softcap
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            out[t] = np.einsum("kgn,nkd->kgd", weights / weights.sum(-1, keepdims=True), v[first:last])
+            total = weights.sum(-1)
+            if sinks is not None:
+                total = total + np.exp(sinks - scores.max(-1))
+            out[t] = np.einsum("kgn,nkd->kgd", weights / total[..., None], v[first:last])
     return out
 
 
@@ -114,3 +121,29 @@ def test_values_that_are_the_first_channels_of_keys(decode: bool) -> None:
             *args, jnp.asarray(p.query_start), jnp.asarray(p.positions), **options, value_dim=7
         )
     np.testing.assert_allclose(got, dense(p, **options)[: len(got), ..., :7], atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("decode", [False, True])
+def test_sinks(decode: bool, window: int | None) -> None:
+    p = problem([(9, 1), (0, 1), (300, 1), (255, 1)] if decode else CASES["mixed"], pad=2)
+    sinks = np.random.default_rng(0).normal(size=(2, 3)) * 3
+    args = [jnp.asarray(x) for x in (p.q, p.k_pool, p.v_pool, p.table, p.kv_len, p.query_start, p.positions)]
+    got = paged_attention(*args, decode=decode, scale=0.3, window=window, sinks=jnp.asarray(sinks))
+    rows = p.query_start[-1]
+    np.testing.assert_allclose(got[:rows], dense(p, 0.3, window, None, sinks)[:rows], atol=2e-5)
+    assert np.isfinite(np.asarray(got)).all()
+
+
+@pytest.mark.parametrize("name", ["native", "triton"])
+def test_kernels_without_sinks_are_refused(name: str) -> None:
+    q, pool, ints = jnp.zeros((2, 1, 4, 32)), jnp.zeros((3, 4, 1, 32)), jnp.zeros(2, jnp.int32)
+    dispatch.choose({"paged_attention": name})
+    try:
+        with pytest.raises(ModelError, match="sinks"):
+            paged_attention(
+                q, pool, pool, ints[:, None], ints, jnp.arange(3), ints, decode=True, scale=1.0,
+                sinks=jnp.zeros((1, 4)),
+            )  # fmt: skip
+    finally:
+        dispatch.choose()

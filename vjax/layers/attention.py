@@ -46,7 +46,8 @@ def self_attention(
     """Grouped-query attention (Ainslie et al., 2023) on `x[T, d]`.
 
     `w`: `qkv[K, G + 2, D, d]` (each key/value head with its queries, so that it shards by head), `o[d, K * G * D]`,
-    optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, and norms `q_norm[D]`, `k_norm[D]`, or `[K * G * D]` and `[K * D]`.
+    optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, norms `q_norm[D]`, `k_norm[D]`, or `[K * G * D]` and `[K * D]`, and
+    `sinks[K, G]`: what each head puts into its softmax as one more score, whose weight goes to no value.
     Where the spec is `gated`, each query is followed by its gate: `[K, 2 * G + 2, D, d]`.
     """
     qkv = matmul(x, w["qkv"])  # [T, K, G + 2, D]
@@ -62,7 +63,7 @@ def self_attention(
         q, k = rotate(q, ctx.ropes[spec.rope]), rotate(k, ctx.ropes[spec.rope])
     if "q_norm" in w and spec.norm_after_rope:
         q, k = _norms(w, q, k, spec)
-    out, cache = attend(q, k, v, ctx, cache, spec)
+    out, cache = attend(q, k, v, ctx, cache, spec, w.get("sinks"))
     if spec.gated:
         out = out * jax.nn.sigmoid(gate)
     out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
@@ -80,26 +81,29 @@ def _norms(w: dict[str, Any], q: jax.Array, k: jax.Array, spec: AttentionSpec) -
 
 
 def attend(
-    q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec
-) -> tuple[jax.Array, Cache | None]:
+    q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec,
+    sinks: jax.Array | None = None,
+) -> tuple[jax.Array, Cache | None]:  # fmt: skip
     """`q[T, K, G, D]` over keys `[T, K, D]` and values `[T, K, Dv]` -> `[T, K, G, Dv]`; with a cache, over all that it
     holds. Where the cache has keys alone, values must be their first channels."""
     if cache is None or ctx.step is None:
-        return _attend_whole(q, k, v, ctx, spec), cache
+        return _attend_whole(q, k, v, ctx, spec, sinks), cache
     step, pool = ctx.step, cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, k, v)
     out = paged_attention(
         q, pool.k, pool.v, step.page_table, step.kv_len, step.query_start, ctx.positions, decode=step.decode,
         first_page=spec.pool_layer * pool.pages, value_dim=v.shape[-1], scale=spec.scale, window=spec.window,
-        softcap=spec.softcap,
+        softcap=spec.softcap, sinks=sinks,
     )  # fmt: skip
     return out, {**cache, spec.pool: pool}
 
 
-def _attend_whole(q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, spec: AttentionSpec) -> jax.Array:
+def _attend_whole(
+    q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, spec: AttentionSpec, sinks: jax.Array | None
+) -> jax.Array:
     """Over one whole sequence; a long one in blocks of queries, since all weights at once are T * T."""
 
     def some(q: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
-        weights = attention_weights(q, k, where, ctx.positions, spec, ctx.length)
+        weights = attention_weights(q, k, where, ctx.positions, spec, ctx.length, sinks=sinks)
         return weights, jnp.einsum("kgts,skd->tkgd", weights.astype(v.dtype), v, precision=lax.Precision.HIGHEST)
 
     tokens = q.shape[0]
@@ -117,10 +121,11 @@ def _attend_whole(q: jax.Array, k: jax.Array, v: jax.Array, ctx: Context, spec: 
 
 def attention_weights(
     q: jax.Array, k: jax.Array, where: jax.Array, positions: jax.Array, spec: AttentionSpec,
-    length: jax.Array | None = None, selected: jax.Array | None = None,
+    length: jax.Array | None = None, selected: jax.Array | None = None, sinks: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Softmax weights `[K, G, Q, T]` float32 of queries at `where[Q]` over the keys of a sequence at `positions[T]`, of
-    which the first `length` count. `selected[Q, T]`: the keys that each query sees, if not all."""
+    which the first `length` count. `selected[Q, T]`: the keys that each query sees, if not all. With `sinks[K, G]` the
+    weights of a query sum to less than 1."""
     scores = jnp.einsum("tkgd,skd->kgts", q, k, precision=lax.Precision.HIGHEST).astype(jnp.float32) * spec.scale
     if spec.softcap is not None:
         scores = jnp.tanh(scores / spec.softcap) * spec.softcap
@@ -132,4 +137,8 @@ def attention_weights(
         visible &= jnp.arange(positions.shape[0]) < length
     if selected is not None:
         visible &= selected
-    return jax.nn.softmax(jnp.where(visible, scores, MASKED), axis=-1)
+    scores = jnp.where(visible, scores, MASKED)
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    sink = jnp.broadcast_to(sinks.astype(jnp.float32)[:, :, None, None], (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, sink], axis=-1), axis=-1)[..., :-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,29 +27,34 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def activation(name: str) -> Callable[[jax.Array], jax.Array]:
+@dataclass(frozen=True)
+class ClampedSwiGLU:
+    """GPT-OSS (OpenAI, 2025): both sides clamped, 1 added to the values, and a steeper sigmoid."""
+
+    limit: float
+    slope: float
+
+    def __call__(self, gates: jax.Array, values: jax.Array) -> jax.Array:
+        gates, values = jnp.minimum(gates, self.limit), jnp.clip(values, -self.limit, self.limit)
+        return (values + 1) * gates * jax.nn.sigmoid(self.slope * gates)
+
+
+Act = str | ClampedSwiGLU  # the name of an activation, or a gated unit as a whole
+
+
+def activation(name: Act) -> Callable[[jax.Array], jax.Array]:
     """The activation that Hugging Face configs call `name`."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ModelError(f"hidden_act {name!r} is not supported; known: {', '.join(sorted(ACTIVATIONS))}.")
     return ACTIVATIONS[name]
 
 
-def gate(gates: jax.Array, values: jax.Array, act: str) -> jax.Array:
-    """`act(gates) * values`, or a gated unit that has a name of its own in `GATED`."""
-    return GATED[act](gates, values) if act in GATED else activation(act)(gates) * values
+def gate(gates: jax.Array, values: jax.Array, act: Act) -> jax.Array:
+    """`act(gates) * values`, or the gated unit itself."""
+    return act(gates, values) if isinstance(act, ClampedSwiGLU) else activation(act)(gates) * values
 
 
-def _swiglu_oss(gates: jax.Array, values: jax.Array) -> jax.Array:
-    """GPT-OSS: both sides clamped, 1 added to the values, and a steeper sigmoid."""
-    gates, values = jnp.minimum(gates, OSS_LIMIT), jnp.clip(values, -OSS_LIMIT, OSS_LIMIT)
-    return (values + 1) * gates * jax.nn.sigmoid(OSS_SLOPE * gates)
-
-
-OSS_LIMIT, OSS_SLOPE = 7.0, 1.702
-GATED: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"swiglu_oss": _swiglu_oss}
-
-
-def mlp(w: dict[str, Any], x: jax.Array, act: str, gate_scale: float = 1.0) -> jax.Array:
+def mlp(w: dict[str, Any], x: jax.Array, act: Act, gate_scale: float = 1.0) -> jax.Array:
     """`down(act(s gate(x)) * up(x))` (Shazeer, 2020; s: `gate_scale`) where there is a gate, else `down(act(up(x)))`.
 
     `w`: `gate_up[2, F, d]` or `up[F, d]`, `down[d, F]`; optional `gate_up_bias`, `up_bias`, `down_bias`.

@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vjax.layers.mlp import activation, gate, mlp
+from vjax.layers.mlp import Act, activation, gate, mlp
 from vjax.layers.routing import Routing, route
 from vjax.pallas_kernels.grouped_matmul import group_rows
 from vjax.quant import grouped_matmul, matmul
 
 
-def feed_forward(w: dict[str, Any], x: jax.Array, act: str, routing: Routing | None) -> jax.Array:
+def feed_forward(w: dict[str, Any], x: jax.Array, act: Act, routing: Routing | None) -> jax.Array:
     """A dense MLP, or a mixture where the weights have a router. x: `[T, d]`."""
     if "router" not in w:
         return mlp(w, x, act)
@@ -24,7 +24,7 @@ def feed_forward(w: dict[str, Any], x: jax.Array, act: str, routing: Routing | N
     return moe(w, x, act, routing)
 
 
-def moe(w: dict[str, Any], x: jax.Array, act: str, routing: Routing) -> jax.Array:
+def moe(w: dict[str, Any], x: jax.Array, act: Act, routing: Routing) -> jax.Array:
     """`x[T, d]` -> `[T, d]`.
 
     `w`: `router[E, d]`, `gate_up[E, 2, F, d]`, `down[E, d, F]`; optional `router_bias[E]` (of the logits),
@@ -46,7 +46,7 @@ def moe(w: dict[str, Any], x: jax.Array, act: str, routing: Routing) -> jax.Arra
     return out + (shared * jax.nn.sigmoid(matmul(x, w["shared_gate"])) if "shared_gate" in w else shared)
 
 
-def experts(w: dict[str, Any], x: jax.Array, ids: jax.Array, weights: jax.Array, act: str) -> jax.Array:
+def experts(w: dict[str, Any], x: jax.Array, ids: jax.Array, weights: jax.Array, act: Act) -> jax.Array:
     """The weighted sum of what experts `ids[T, k]` make of `x[T, d]`."""
     tokens, k = ids.shape
     name = "gate_up" if "gate_up" in w else "up"

@@ -145,20 +145,20 @@ def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, thet
     original = parameters.get("original_max_position_embeddings") or max_position
     try:
         if kind == "linear":
-            return Rope(dim, base, "linear", factor=float(parameters["factor"]))
+            return Rope(dim, base, "linear", factor=_number(parameters, "factor"))
         if kind == "llama3":
-            low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
-            factor = float(parameters["factor"])
-            return Rope(dim, base, "llama3", factor, original, low_freq_factor=low, high_freq_factor=high)
+            low, high = _number(parameters, "low_freq_factor"), _number(parameters, "high_freq_factor")
+            factor, length = _number(parameters, "factor"), _length(original)
+            return Rope(dim, base, "llama3", factor, length, low_freq_factor=low, high_freq_factor=high)
         if kind == "yarn":
-            return _yarn_from_hf(parameters, dim, base, original, max_position)
+            return _yarn_from_hf(parameters, dim, base, _length(original), max_position)
         if kind in ("longrope", "su"):
             # Phi-3 keeps the original length beside `rope_scaling`; that one decides.
             original = config.get("original_max_position_embeddings") or original
             return _longrope_from_hf(parameters, dim, base, original, max_position)
         if kind == "dynamic":
-            factor = float(parameters["factor"])
-            return Rope(dim, base, "dynamic", factor, original, length=max_position)
+            factor = _number(parameters, "factor")
+            return Rope(dim, base, "dynamic", factor, _length(original), length=_length(max_position))
     except KeyError as missing:
         raise ModelError(f"rope_scaling of type {kind!r} lacks {missing.args[0]!r}.") from None
     raise ModelError(
@@ -172,19 +172,21 @@ def yarn_mscale(factor: float, m: float) -> float:
 
 
 def _yarn_from_hf(parameters: dict, dim: int, base: float, original: int, max_position: int) -> Rope:
-    factor = float(parameters.get("factor") or max_position / original)
+    factor = _number(parameters, "factor", None if parameters.get("factor") else _length(max_position) / original)
     attention = parameters.get("attention_factor")
     if attention is None:
-        m, m_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
+        m, m_all = (_number(parameters, name, 0.0) for name in ("mscale", "mscale_all_dim"))
         attention = yarn_mscale(factor, m) / yarn_mscale(factor, m_all) if m and m_all else yarn_mscale(factor, 1.0)
+    elif not _is_positive(attention):
+        raise ModelError(f"rope_scaling's 'attention_factor' must be a positive number, got {attention!r}.")
     return Rope(
         dim,
         base,
         "yarn",
         factor,
         original,
-        beta_fast=float(parameters.get("beta_fast") or 32),
-        beta_slow=float(parameters.get("beta_slow") or 1),
+        beta_fast=_number(parameters, "beta_fast", 32.0),
+        beta_slow=_number(parameters, "beta_slow", 1.0),
         attention_factor=float(attention),
         truncate=bool(parameters.get("truncate", True)),
     )
@@ -199,8 +201,7 @@ def _longrope_from_hf(parameters: dict, dim: int, base: float, original: int, ma
         return tuple(float(value) for value in values)
 
     short, long = factors("short_factor"), factors("long_factor")
-    if not isinstance(original, int) or original < 1:
-        raise ModelError(f"original_max_position_embeddings must be a positive integer, got {original!r}.")
+    original = _length(original)
     if not _is_positive(max_position):
         raise ModelError(f"max_position_embeddings must be a positive integer, got {max_position!r}.")
     factor, attention = parameters.get("factor") or max_position / original, parameters.get("attention_factor")
@@ -219,6 +220,20 @@ def _longrope_from_hf(parameters: dict, dim: int, base: float, original: int, ma
         long_factors=long,
         length=max_position,
     )
+
+
+def _number(parameters: dict, name: str, default: float | None = None) -> float:
+    """A positive number of a scaling; `default` for one that is absent, null or 0, a `KeyError` without a default."""
+    value = parameters[name] if default is None else parameters.get(name) or default
+    if not _is_positive(value) and (default is None or value != default):
+        raise ModelError(f"rope_scaling's {name!r} must be a positive number, got {value!r}.")
+    return float(value)
+
+
+def _length(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ModelError(f"original_max_position_embeddings must be a positive integer, got {value!r}.")
+    return value
 
 
 def _is_positive(value: object) -> bool:

@@ -25,6 +25,7 @@ from vjax.loading.gguf import GGUFFile, open_gguf
 from vjax.loading.gguf_config import hf_config_from_gguf
 from vjax.loading.gguf_names import to_gguf_name
 from vjax.loading.hf_config import read_hf_config, read_json_object
+from vjax.loading.mxfp4 import unpacking
 from vjax.loading.safetensors import open_safetensors
 from vjax.loading.source import find_source
 from vjax.models.encoder import Encoder, Sentence, is_encoder
@@ -123,7 +124,7 @@ def load_with_config(
     elif source.kind == "vjax":
         params = orbax.load_checkpoint(source.path, model.spec(), **options)
     else:
-        with closing(open_safetensors(source.path)) as reader:
+        with closing(unpacking(open_safetensors(source.path))) as reader:
             rename = partial(_published_name, names=reader.names(), prefix=model.family.optional_prefix)
             unused = re.compile(model.family.unused)
             params = load_params(

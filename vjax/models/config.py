@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
+from vjax.layers.mlp import Act
 from vjax.layers.recurrent import Arrays
 from vjax.layers.rope import Rope, rope_from_hf
 from vjax.layers.routing import Routing
@@ -54,7 +56,7 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     norm_eps: float
-    hidden_act: str
+    hidden_act: Act
     max_position: int
     tie_embeddings: bool
     ropes: tuple[Rope, ...]
@@ -64,6 +66,7 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: Literal["head", "full", "heads"] | None = None  # norms of queries and keys: of each head, over all heads
     # at once, or of each head with weights of its own
+    sinks: bool = False  # attention has them
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = True  # of LayerNorm
     norm_after: bool = False  # norms after each half of a block, on the stream itself
@@ -113,6 +116,12 @@ class ModelConfig:
     def with_window(self, window: int | None) -> Self:
         """With that window on every layer, or none."""
         return replace(self, attention=tuple(replace(spec, window=window) for spec in self.attention))
+
+    def with_windows(self, kinds: Sequence[str], window: int) -> Self:
+        """With that window on the layers whose kind is "sliding_attention"."""
+        windows = (window if kind == "sliding_attention" else None for kind in kinds)
+        pairs = zip(self.attention, windows, strict=True)
+        return replace(self, attention=tuple(replace(spec, window=found) for spec, found in pairs))
 
     def with_changes(self, **changes: Any) -> Self:
         return replace(self, **changes)

@@ -19,8 +19,8 @@ def attention_params(
     gated: bool = False,
 ) -> dict[str, Any]:
     """Queries, keys and values (`qkv_names`) merged by key/value head (on disk one tensor where `fused` names it), the
-    output projection `o`, and the biases and norms (`q_norm`, `k_norm`) the config asks for. `gated`: the tensor of
-    queries holds a gate after each head."""
+    output projection `o`, and the biases, sinks and norms (`q_norm`, `k_norm`) the config asks for. `gated`: the tensor
+    of queries holds a gate after each head."""
     k, g, d, width = config.num_kv_heads, config.groups, config.head_dim, config.hidden_size
     groups = 2 * g if gated else g
 
@@ -44,6 +44,8 @@ def attention_params(
         params["qkv_bias"] = merged(qkv("bias"), ("kv_heads", None, None), concat=1, kind="vector")
     if config.o_bias:
         params["o_bias"] = vector(f"{prefix}.{o}.bias", (width,), fill=0.0)
+    if config.sinks:
+        params["sinks"] = vector(f"{prefix}.sinks", (k, g), ("kv_heads", None), fill=0.0)
     if config.qk_norm in ("head", "full"):
         full = config.qk_norm == "full"
         params["q_norm"] = norm_params(config, f"{prefix}.q_{qk_norm}", k * g * d if full else d)

@@ -8,7 +8,7 @@ from typing import Any
 from vjax.errors import ModelError
 from vjax.layers.routing import Routing
 from vjax.models import llama
-from vjax.models.config import ModelConfig, config_from_hf, positive
+from vjax.models.config import ModelConfig, config_from_hf, layer_count, positive
 from vjax.models.family import Family
 from vjax.models.moe_parts import moe_params
 from vjax.models.parts import gated_mlp_params
@@ -31,7 +31,7 @@ def mixture(hf: dict[str, Any]) -> dict[str, Any]:
     experts = positive(hf, "num_experts")
     routing = Routing(positive(hf, "num_experts_per_tok"), renormalise=bool(hf.get("norm_topk_prob", False)))
     routing.check(experts)
-    layers, step = positive(hf, "num_hidden_layers"), positive(hf, "decoder_sparse_step", 1)
+    layers, step = layer_count(hf), positive(hf, "decoder_sparse_step", 1)
     plain = hf.get("mlp_only_layers") or []
     if not isinstance(plain, list):
         raise ModelError(f"config field 'mlp_only_layers' must be a list, got {plain!r}.")

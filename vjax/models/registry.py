@@ -20,7 +20,7 @@ FILES = (
     "hunyuan", "glm4",
     "minicpm", "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
-    "mixtral", "qwen2_moe", "qwen3_moe",
+    "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss",
     "lfm2", "qwen3_next", "qwen3_5", "qwen3_5_moe", "mamba2", "bamba", "falcon_h1",
     "nemotron_h", "kimi_linear",
     "bert", "roberta", "modernbert",

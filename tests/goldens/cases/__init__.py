@@ -20,7 +20,7 @@ from tests.goldens.cases.gemma import GEMMA3
 from tests.goldens.cases.layernorm import LAYERNORM
 from tests.goldens.cases.llama import LLAMA
 from tests.goldens.cases.mla import MLA
-from tests.goldens.cases.moe import MIXTRAL, QWEN_MOE
+from tests.goldens.cases.moe import MOE
 from tests.goldens.cases.phi import PHI3
 from tests.goldens.cases.qwen import QWEN2, QWEN3
 from tests.goldens.cases.recurrent import RECURRENT
@@ -32,5 +32,5 @@ CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3
 CASES += PHI3 + LAYERNORM
 CASES += MLA
 CASES += RECURRENT
-CASES += MIXTRAL + QWEN_MOE
+CASES += MOE
 CASES += RELATIVES

@@ -56,3 +56,44 @@ QWEN_MOE = (
         gguf=False,
     ),
 )
+
+OSS_ROPE = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "beta_fast": 1.0,
+    "beta_slow": 0.1,
+    "truncate": False,
+    "original_max_position_embeddings": 16,
+}
+GPT_OSS = (
+    Case(
+        "gpt-oss",
+        decoder(
+            "GptOssForCausalLM",
+            "gpt_oss",
+            hidden_size=64,
+            intermediate_size=32,  # MXFP4 packs 32 numbers
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            head_dim=14,
+            num_local_experts=5,
+            num_experts_per_tok=3,
+            sliding_window=6,
+            rope_theta=1000.0,
+            rope_scaling=OSS_ROPE,
+            swiglu_limit=1.2,
+            attention_bias=True,
+            pad_token_id=0,
+        ),
+        switches=(
+            {"sliding_window": 7},
+            {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+            {"swiglu_limit": 7.0},
+            {"swiglu_alpha": 1.0},
+            {"num_experts_per_tok": 2},
+            {"rope_scaling": {**OSS_ROPE, "truncate": True}},
+        ),
+        gguf=False,
+    ),
+)
+MOE = MIXTRAL + QWEN_MOE + GPT_OSS

@@ -16,16 +16,22 @@ MAX_GROUP = 128  # queries of one key/value head: a decode tile holds them all
 def paged_attention(
     q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None, page_table: jax.Array, kv_len: jax.Array,
     query_start: jax.Array, positions: jax.Array, *, decode: bool, first_page: int = 0, value_dim: int | None = None,
-    scale: float, window: int | None = None, softcap: float | None = None,
+    scale: float, window: int | None = None, softcap: float | None = None, sinks: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """`q[T, K, G, D]` over the pages of each row; this step's keys and values are already in the pools.
 
     Pools `[P, page_size, K, D]`; `page_table[S, W]`, whose entries count from `first_page`; `kv_len[S]`; row r's tokens
     are `query_start[r] .. query_start[r + 1]`, at `positions[T]`. In a `decode` step T == S, one token a row. Without
     `v_pool`, `k_pool[P, page_size, D]` is one head's; values, and the output, are its first `value_dim` channels.
+    `sinks[K, G]` are scores that take part in each query's softmax, with no value (GPT-OSS).
     """
     options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap)
-    picked = dispatch.pick("paged_attention", _obstacle(q, v_pool, scale), cpu.obstacle(q, k_pool, v_pool))
+    with_sinks = None if sinks is None else "the softmax has sinks"
+    picked = dispatch.pick(
+        "paged_attention",
+        with_sinks or _obstacle(q, v_pool, scale),
+        with_sinks or cpu.obstacle(q, k_pool, v_pool),
+    )
     if picked == "triton" and v_pool is not None:
         # Imported here: Triton is not on every machine, and slow to import.
         from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
@@ -37,7 +43,7 @@ def paged_attention(
     table = page_table + first_page
     if decode and picked == "native" and v_pool is not None:
         return cpu.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
-    options |= {"value_dim": value_dim}
+    options |= {"value_dim": value_dim, "sinks": sinks}
     if decode:
         return reference.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
     return reference.ragged_attention(q, k_pool, v_pool, table, kv_len, query_start, positions, **options)

@@ -32,6 +32,7 @@ class Running(NamedTuple):
 def decode_attention(
     q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None, page_table: jax.Array, kv_len: jax.Array, *,
     scale: float, window: int | None = None, softcap: float | None = None, value_dim: int | None = None,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """One query token a row, at position `kv_len - 1`. q `[S, K, G, D]` -> `[S, K, G, Dv]`."""
     width = q.shape[-1] if v_pool is not None else value_dim
@@ -44,19 +45,20 @@ def decode_attention(
         seen = _visible(keys, kv_len[:, None] - 1, kv_len[:, None], window)  # [S, C]
         return _absorb(state, _scaled(scores, scale, softcap), seen[:, None, None], v, "skgc,sckd->skgd")
 
-    state = _over_blocks(page_table, k_pool.shape[1], first, jnp.max(kv_len), _start(q, width), block)
+    state = _over_blocks(page_table, k_pool.shape[1], first, jnp.max(kv_len), _start(q, width, sinks), block)
     return (state.values / state.total[..., None]).astype(q.dtype)
 
 
 def ragged_attention(
     q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None, page_table: jax.Array, kv_len: jax.Array,
     query_start: jax.Array, positions: jax.Array, *, scale: float, window: int | None = None,
-    softcap: float | None = None, value_dim: int | None = None,
+    softcap: float | None = None, value_dim: int | None = None, sinks: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Rows of any length: row r's queries are tokens `query_start[r] .. query_start[r + 1]`. Returns `[T, K, G, Dv]`;
     tokens outside every row are zero. Works through tiles of query tokens, as many as the rows really need.
     """
     tokens, lane, width = q.shape[0], jnp.arange(TILE), q.shape[-1] if v_pool is not None else value_dim
+    by_query = None if sinks is None else sinks[..., None]
     tiles = (query_start[1:] - query_start[:-1] + TILE - 1) // TILE  # [S]
     tile_end = jnp.cumsum(tiles)
 
@@ -76,7 +78,9 @@ def ragged_attention(
             seen = _visible(keys, position[:, None], kv_len[row], window)  # [TILE, C]
             return _absorb(state, _scaled(scores, scale, softcap), seen, v, "kgtc,ckd->kgtd")
 
-        state = _over_blocks(page_table[row][None], k_pool.shape[1], first, last, _start(queries, width), block)
+        state = _over_blocks(
+            page_table[row][None], k_pool.shape[1], first, last, _start(queries, width, by_query), block
+        )
         new = (state.values / state.total[..., None]).astype(q.dtype).transpose(2, 0, 1, 3)
         return out.at[jnp.where(valid, token, tokens)].set(new, mode="drop")
 
@@ -118,9 +122,12 @@ def _scaled(scores: jax.Array, scale: float, softcap: float | None) -> jax.Array
     return scores if softcap is None else jnp.tanh(scores / softcap) * softcap
 
 
-def _start(q: jax.Array, width: int | None) -> Running:
+def _start(q: jax.Array, width: int | None, sinks: jax.Array | None) -> Running:
+    """Nothing so far, or the sinks of each head: a score of theirs, and no value."""
     shape = q.shape[:-1]
     values = jnp.zeros((*shape, width), jnp.float32)
+    if sinks is not None:
+        return Running(jnp.broadcast_to(sinks.astype(jnp.float32), shape), jnp.ones(shape, jnp.float32), values)
     return Running(jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), values)
 
 
