@@ -17,6 +17,8 @@ Tensors = dict[str, np.ndarray]
 
 PLAIN_NORMS = ("linear_attn.norm.weight",)  # whose weights are w also where others mean 1 + w
 
+SCALES = ("layer_scalar", "router.scale", "router.per_expert_scale")
+
 
 def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) -> np.ndarray:
     """Normal numbers `shape` float32, scaled by what `name` says the tensor is, so that logits spread well.
@@ -34,7 +36,7 @@ def _centre(name: str) -> float:
     """Of vectors other than norms of a family's usual kind."""
     if name.endswith("A_log"):
         return -1.5  # a memory of some ten tokens
-    return 1.0 if name.endswith(PLAIN_NORMS) else 0.0
+    return 1.0 if name.endswith(PLAIN_NORMS + SCALES) else 0.0
 
 
 def _gain(name: str) -> float:

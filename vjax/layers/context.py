@@ -24,6 +24,7 @@ class Context:
     step: PagedStep | None = None
     capture: tuple[str, ...] = ()
     length: jax.Array | None = None
+    tokens: jax.Array | None = None  # [T], of a decoder
     taps: dict[str, list[jax.Array]] = field(default_factory=dict)
     shared: dict[str, jax.Array] = field(default_factory=dict)  # what a layer leaves for later ones
 

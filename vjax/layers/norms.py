@@ -13,7 +13,7 @@ from vjax.layers.context import Context
 from vjax.pallas_kernels import add_rms_norm as ops
 from vjax.pallas_kernels.add_rms_norm import reference, rms_norm
 
-__all__ = ["add_norm", "layer_norm", "norm", "rms_norm"]
+__all__ = ["add_norm", "layer_norm", "norm", "rms_norm", "unit_norm"]
 
 
 def norm(x: jax.Array, w: Any, eps: float, offset: float = 0.0) -> jax.Array:
@@ -21,6 +21,11 @@ def norm(x: jax.Array, w: Any, eps: float, offset: float = 0.0) -> jax.Array:
     if isinstance(w, dict):
         return layer_norm(x, w["weight"], w.get("bias"), eps)
     return rms_norm(x, w, eps, offset)
+
+
+def unit_norm(x: jax.Array, eps: float) -> jax.Array:
+    """The RMS norm of `x[..., d]` without weights."""
+    return rms_norm(x, jnp.ones((), jnp.float32), eps)
 
 
 def add_norm(

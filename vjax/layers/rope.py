@@ -25,9 +25,10 @@ class RopeTables(NamedTuple):
 class Rope:
     """How one kind of layer rotates its queries and keys. `dim`: rotated channels of a head, from the first on.
 
-    `scaling`: default, linear, llama3, yarn, factors (a divisor per frequency, as GGUF files carry them), and two that
-    depend on the length. Keys in a cache cannot be rotated again when a sequence grows past the original length, so
-    both go by `length`, the longest sequence that the model is to take, as vLLM does:
+    `scaling`: default, linear, proportional (of the pairs of channels the first `turning` turn, as Gemma 4 has it),
+    llama3, yarn, factors (a divisor per frequency, as GGUF files carry them), and two that depend on the length. Keys
+    in a cache cannot be rotated again when a sequence grows past the original length, so both go by `length`, the
+    longest sequence that the model is to take, as vLLM does:
 
     * longrope (Ding et al., 2024): `long_factors` if `length` is beyond the original one, else `freq_factors`.
       transformers decides for each sequence, by what it has become.
@@ -40,6 +41,7 @@ class Rope:
     scaling: str = "default"
     factor: float = 1.0
     original_max_position: int = 0
+    turning: int = 0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
@@ -58,6 +60,8 @@ class Rope:
             scaled = base
         elif self.scaling == "linear":
             scaled = base / self.factor
+        elif self.scaling == "proportional":
+            scaled = np.where(np.arange(self.dim // 2) < self.turning, base / self.factor, 0.0)
         elif self.scaling == "llama3":
             scaled = self._llama3(base)
         elif self.scaling == "yarn":
@@ -146,6 +150,11 @@ def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, thet
     try:
         if kind == "linear":
             return Rope(dim, base, "linear", factor=_number(parameters, "factor"))
+        if kind == "proportional":
+            part, factor = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
+            if not _is_positive(part) or part > 1 or not _is_positive(factor):
+                raise ModelError(f"a proportional rope cannot turn {part!r} of a head by {factor!r}.")
+            return Rope(dim, base, "proportional", float(factor), turning=int(part * dim // 2))
         if kind == "llama3":
             low, high = _number(parameters, "low_freq_factor"), _number(parameters, "high_freq_factor")
             factor, length = _number(parameters, "factor"), _length(original)
@@ -162,7 +171,8 @@ def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, thet
     except KeyError as missing:
         raise ModelError(f"rope_scaling of type {kind!r} lacks {missing.args[0]!r}.") from None
     raise ModelError(
-        f"rope_scaling type {kind!r} is not supported; known: default, linear, llama3, yarn, longrope, dynamic."
+        f"rope_scaling type {kind!r} is not supported; "
+        "known: default, linear, proportional, llama3, yarn, longrope, dynamic."
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec
@@ -90,6 +90,7 @@ class ModelConfig:
     shared_size: int = 0  # of the expert that all tokens take; 0: none
     shared_gate: bool = False
     dense_layers: frozenset[int] = frozenset()  # with a plain MLP instead
+    prefix: str = "model."  # of the tensors' names, where the decoder may be a part of a checkpoint
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = field(default=None, compare=False)  # the checkpoint's own, by name
@@ -177,6 +178,21 @@ def token_ids(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+C = TypeVar("C", bound=ModelConfig)
+
+
+def of_text(hf: dict[str, Any], config: Callable[[dict[str, Any]], C]) -> C:
+    """The config of the text model, which may be a part of the checkpoint's."""
+    text = hf.get("text_config")
+    if text is None:
+        return config(hf)
+    if not isinstance(text, dict):
+        raise ModelError(f"config field 'text_config' must hold an object, got {text!r}.")
+    tied = hf.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+    own = {"architectures": hf.get("architectures")} | ({} if tied is None else {"tie_word_embeddings": bool(tied)})
+    return config({**text, **own}).with_changes(prefix="model.language_model.")
 
 
 def config_from_hf(hf: dict[str, Any], **changes: Any) -> ModelConfig:

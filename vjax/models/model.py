@@ -58,7 +58,7 @@ class Model:
         where = jnp.arange(tokens.shape[1]) if positions is None else positions
 
         def one(row: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-            ctx = self._context(where, capture=tuple(capture))
+            ctx = self._context(row, where, capture=tuple(capture))
             hidden, _ = self._layers(params, self.embed(params, row, where), ctx, None)
             return self.unembed(params, hidden), {name: jnp.stack(values) for name, values in ctx.taps.items()}
 
@@ -69,7 +69,8 @@ class Model:
         self, params: Tree, tokens: jax.Array, positions: jax.Array, step: PagedStep, cache: Cache
     ) -> tuple[jax.Array, Cache]:
         """The paged, ragged form: `tokens[T]` at `positions[T]`, laid out by `step` -> hidden `[T, d]`, the cache."""
-        hidden, new = self._layers(params, self.embed(params, tokens, positions), self._context(positions, step), cache)
+        ctx = self._context(tokens, positions, step)
+        hidden, new = self._layers(params, self.embed(params, tokens, positions), ctx, cache)
         assert new is not None
         return hidden, new
 
@@ -106,8 +107,11 @@ class Model:
         norms = params.get("norm")
         return hidden if norms is None else norm(hidden, norms, self.config.norm_eps, self.config.norm_offset)
 
-    def _context(self, positions: jax.Array, step: PagedStep | None = None, capture: tuple[str, ...] = ()) -> Context:
-        return Context(positions, tuple(rope.tables(positions) for rope in self.config.ropes), step, capture)
+    def _context(
+        self, tokens: jax.Array, positions: jax.Array, step: PagedStep | None = None, capture: tuple[str, ...] = ()
+    ) -> Context:
+        ropes = tuple(rope.tables(positions) for rope in self.config.ropes)
+        return Context(positions, ropes, step, capture, tokens=tokens)
 
     def _layers(
         self, params: Tree, x: jax.Array, ctx: Context, cache: Cache | None

@@ -3,10 +3,10 @@ checkpoint with a vision tower the text model is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from vjax.models import qwen3_next
+from vjax.models.config import of_text
 from vjax.models.family import Family
 from vjax.models.parts import decoder_params
 from vjax.models.qwen3_next import DeltaConfig, by_head, layer_params
@@ -18,16 +18,6 @@ DEFAULTS = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_key_v
 
 def config(hf: dict[str, Any]) -> DeltaConfig:
     return of_text(hf, lambda text: qwen3_next.delta_config({**DEFAULTS, **text}))
-
-
-def of_text(hf: dict[str, Any], config: Callable[[dict[str, Any]], DeltaConfig]) -> DeltaConfig:
-    """The config of the text model, which may be a part of the checkpoint's."""
-    text = hf.get("text_config")
-    if text is None:
-        return config(hf)
-    tied = bool(hf.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
-    own = {"architectures": hf.get("architectures"), "tie_word_embeddings": tied}
-    return config({**text, **own}).with_changes(prefix="model.language_model.")
 
 
 def params(config: DeltaConfig) -> Tree:

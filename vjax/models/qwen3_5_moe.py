@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vjax.models import qwen3_5, qwen3_next
-from vjax.models.config import positive
+from vjax.models.config import of_text, positive
 from vjax.models.family import Family
 from vjax.models.qwen3_next import DeltaConfig
 
@@ -19,7 +19,7 @@ def config(hf: dict[str, Any]) -> DeltaConfig:
         text = {**DEFAULTS, **text, **FIXED, "intermediate_size": shared}  # there is no dense layer
         return qwen3_next.delta_config(text, **qwen3_next.shared_mixture(text))
 
-    return qwen3_5.of_text(hf, moe)
+    return of_text(hf, moe)
 
 
 FAMILY = Family(

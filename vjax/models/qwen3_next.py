@@ -41,7 +41,6 @@ class DeltaConfig(HybridConfig):
     key_dim: int = 0  # of one head
     value_dim: int = 0
     conv_size: int = 0
-    prefix: str = "model."  # of the text model's tensors
 
     @property
     def repeats(self) -> int:

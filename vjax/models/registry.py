@@ -15,7 +15,7 @@ from vjax.models.family import Family
 log = logging.getLogger(__name__)
 
 FILES = (
-    "llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
+    "llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma4",
     "mistral", "arcee", "seed_oss", "internlm3", "smollm3", "ernie4_5", "granite", "olmo2", "olmo3", "exaone4",
     "hunyuan", "glm4",
     "minicpm", "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32",

@@ -1,4 +1,4 @@
-"""Gemma 3, text."""
+"""Gemma 3 and 4, text."""
 
 from __future__ import annotations
 
@@ -68,6 +68,56 @@ GEMMA3 = (
             {"final_logit_softcapping": None},
         ),
         zero_centred_norms=True,
+        gguf=False,
+    ),
+)
+
+
+def gemma4(**fields: Any) -> Config:
+    gemma: Config = {"rms_norm_eps": 1e-6, "head_dim": 12, "global_head_dim": 20, "sliding_window": 5}
+    gemma |= {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": None}
+    gemma |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 107, "rope_parameters": GEMMA4_ROPES}
+    return decoder("Gemma4ForCausalLM", "gemma4_text", **{**gemma, **fields})
+
+
+GEMMA4_ROPES: Config = {
+    "full_attention": {"rope_type": "proportional", "rope_theta": 4e3, "partial_rotary_factor": 0.25},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
+ALL_TURNING = {**GEMMA4_ROPES["full_attention"], "partial_rotary_factor": 1.0}
+
+GEMMA4 = (
+    Case(  # the last three layers have no keys of their own
+        "gemma4",
+        gemma4(
+            hidden_size=44,
+            num_hidden_layers=6,
+            layer_types=["sliding_attention", "full_attention"] * 3,
+            num_kv_shared_layers=3,
+            use_double_wide_mlp=True,
+            hidden_size_per_layer_input=9,
+            final_logit_softcapping=4.0,
+        ),
+        switches=(
+            {"sliding_window": 6},
+            {"rope_parameters": {**GEMMA4_ROPES, "full_attention": ALL_TURNING}},
+            {"final_logit_softcapping": None},
+        ),
+        gguf=False,
+    ),
+    Case(
+        "gemma4-moe",
+        gemma4(
+            num_hidden_layers=3,
+            layer_types=["sliding_attention", "full_attention", "full_attention"],
+            attention_k_eq_v=True,
+            num_global_key_value_heads=1,
+            enable_moe_block=True,
+            num_experts=5,
+            top_k_experts=2,
+            moe_intermediate_size=21,
+        ),
+        switches=({"sliding_window": 6}, {"top_k_experts": 1}),
         gguf=False,
     ),
 )
