@@ -22,7 +22,7 @@ class Golden:
 
     case: Case
     seed: int
-    shapes: dict[str, Shape]  # of every checkpoint tensor, by Hugging Face name
+    shapes: dict[str, Shape]  # of every checkpoint tensor (the oracle's, where they differ), by Hugging Face name
     tokens: np.ndarray  # [B, T]
     logits: np.ndarray  # [B, T, V] float32, of `tokens`
     prompts: tuple[np.ndarray, ...]  # three, of different lengths, the first of one token
@@ -41,7 +41,8 @@ class Golden:
 
     def tensors(self) -> Tensors:
         """The weights by Hugging Face name, float32."""
-        return seeded_tensors(self.shapes, self.seed, 0.0 if self.case.zero_centred_norms else 1.0)
+        tensors = seeded_tensors(self.shapes, self.seed, 0.0 if self.case.zero_centred_norms else 1.0)
+        return self.case.packed(tensors, self.config) if self.case.packed else tensors
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ def self_attention(
 
     `w`: `qkv[K, G + 2, D, d]` (each key/value head with its queries, so that it shards by head), `o[d, K * G * D]`,
     optional `qkv_bias[K, G + 2, D]`, `o_bias[d]`, norms `q_norm[D]`, `k_norm[D]`, or `[K * G * D]` and `[K * D]`, and
-    `sinks[K, G]`: what each head puts into its softmax as one more score, whose weight goes to no value.
+    `sinks[K, G]`: what each head puts into its softmax as one more score, whose weight goes to no value. With `gate`,
+    `[K, G, d]` or `[K, G, D, d]`, the output is multiplied by the softplus of one for each head or channel.
     Where the spec is `gated`, each query is followed by its gate: `[K, 2 * G + 2, D, d]`.
     """
     qkv = matmul(x, w["qkv"])  # [T, K, G + 2, D]
@@ -67,6 +68,9 @@ def self_attention(
     out, cache = attend(q, k, v, ctx, cache, spec, w.get("sinks"))
     if spec.gated:
         out = out * jax.nn.sigmoid(gate)
+    if "gate" in w:
+        gates = jax.nn.softplus(matmul(x, w["gate"]).astype(jnp.float32)).astype(x.dtype)
+        out = out * gates.reshape(*out.shape[:3], -1)
     out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
     return (out + w["o_bias"].astype(x.dtype) if "o_bias" in w else out), cache
 

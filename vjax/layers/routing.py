@@ -20,7 +20,7 @@ class Routing:
 
     `score`: of an expert, from its logit. `groups`: experts lie in that many groups of equal size, and only those of
     the best `top_groups` are eligible; a group is as good as its best expert, or its two best (`group_score`).
-    `renormalise`: the weights of the chosen sum to 1. `scaling` multiplies them afterwards.
+    `renormalise`: the weights of the chosen sum to 1. `scaling` multiplies them afterwards. `softcap`: of the logits.
     """
 
     top_k: int
@@ -30,6 +30,7 @@ class Routing:
     groups: int = 1
     top_groups: int = 1
     group_score: Literal["best", "two best"] = "two best"
+    softcap: float | None = None
 
     def check(self, experts: int) -> None:
         """Raises `ModelError` unless these numbers fit together."""
@@ -48,7 +49,10 @@ def route(logits: jax.Array, routing: Routing, bias: jax.Array | None = None) ->
 
     `bias[E]` sways the choice but not the weights (DeepSeek-V3's balancing without an auxiliary loss).
     """
-    scores = _scores(logits.astype(jnp.float32), routing.score)
+    logits = logits.astype(jnp.float32)
+    if routing.softcap is not None:
+        logits = jnp.tanh(logits / routing.softcap) * routing.softcap
+    scores = _scores(logits, routing.score)
     choice = scores if bias is None else scores + bias.astype(jnp.float32)
     if routing.groups > 1:
         choice = _eligible(choice, routing)

@@ -9,7 +9,8 @@ from vjax.errors import ModelError
 from vjax.layers.routing import Routing
 from vjax.models.config import positive
 from vjax.models.family import Family
-from vjax.models.mla import MLAConfig, block, first_dense, mixture, mla_config, params
+from vjax.models.mla import MLAConfig, block, mla_config, params
+from vjax.models.moe_config import first_dense, mixture
 
 # Published configs leave out what equals the reference's defaults.
 DEFAULTS = {

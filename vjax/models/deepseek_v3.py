@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from vjax.errors import ModelError
-from vjax.layers.routing import Routing
-from vjax.models.config import positive
 from vjax.models.family import Family
-from vjax.models.mla import MLAConfig, block, first_dense, mixture, mla_config, params
+from vjax.models.mla import MLAConfig, block, mla_config, params
+from vjax.models.moe_config import dense_layers, mixture, sigmoid_routing
 
 GLM = "Glm4MoeLiteForCausalLM"
 # Published configs leave out what equals the reference's defaults.
@@ -60,26 +59,8 @@ def latent_config(hf: dict[str, Any], kind: type[C]) -> C:
     for name in ("scoring_func", "topk_method"):
         if hf[name] != DEFAULTS[name]:
             raise ModelError(f"config field {name!r} is {hf[name]!r}; this family routes by {DEFAULTS[name]!r}.")
-    routing = Routing(
-        positive(hf, "num_experts_per_tok"),
-        "sigmoid",
-        renormalise=bool(hf["norm_topk_prob"]),
-        scaling=float(hf["routed_scaling_factor"]),
-        groups=positive(hf, "n_group", 1),
-        top_groups=positive(hf, "topk_group", 1),
-    )
-    fields = mixture(hf, dense_layers(hf), routing)
+    fields = mixture(hf, dense_layers(hf), sigmoid_routing(hf))
     return mla_config(hf, kind, interleaved=bool(hf["rope_interleave"]), choice_bias=True, **fields)
-
-
-def dense_layers(hf: dict[str, Any]) -> list[int]:
-    """By kind of each layer, or the first ones."""
-    kinds, layers = hf.get("mlp_layer_types"), positive(hf, "num_hidden_layers")
-    if kinds is None:
-        return list(first_dense(hf))
-    if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {"dense", "sparse"}:
-        raise ModelError(f"config field 'mlp_layer_types' must hold 'dense' or 'sparse' for each of {layers} layers.")
-    return [i for i, each in enumerate(kinds) if each == "dense"]
 
 
 FAMILY = Family(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,6 @@ from vjax.layers.moe import feed_forward
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rope_from_hf, yarn_mscale
-from vjax.layers.routing import Routing
 from vjax.models.config import CacheSpec, ModelConfig, config_from_hf, positive
 from vjax.models.moe_parts import moe_params
 from vjax.models.parts import decoder_params, gated_mlp_params, norm_params
@@ -73,26 +72,6 @@ def _mscale(hf: dict[str, Any]) -> float:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     m = float(scaling.get("mscale_all_dim") or 0)
     return yarn_mscale(float(scaling.get("factor") or 1), m) if m and kind != "default" else 1.0
-
-
-def mixture(hf: dict[str, Any], dense: Collection[int], routing: Routing) -> dict[str, Any]:
-    """The fields of a mixture of experts as DeepSeek's configs describe it; layers in `dense` have none."""
-    experts, size = positive(hf, "n_routed_experts"), positive(hf, "moe_intermediate_size")
-    routing.check(experts)
-    if hf.get("moe_layer_freq", 1) != 1:
-        raise ModelError(f"config field 'moe_layer_freq' is {hf['moe_layer_freq']!r}; only 1 is supported.")
-    shared = size * positive(hf, "n_shared_experts") if hf.get("n_shared_experts") else 0
-    return dict(
-        num_experts=experts, expert_size=size, shared_size=shared, dense_layers=frozenset(dense), routing=routing
-    )  # fmt: skip
-
-
-def first_dense(hf: dict[str, Any]) -> range:
-    """The layers with a dense MLP where `first_k_dense_replace` counts them."""
-    count = hf.get("first_k_dense_replace")
-    if not isinstance(count, int) or count < 0:
-        raise ModelError(f"config field 'first_k_dense_replace' must be an integer from 0 on, got {count!r}.")
-    return range(min(count, positive(hf, "num_hidden_layers")))
 
 
 def mla_params(config: MLAConfig, prefix: str) -> dict[str, Any]:

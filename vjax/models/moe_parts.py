@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vjax.models.config import ModelConfig
 from vjax.models.parts import gated_mlp_params
-from vjax.models.spec import Param, Source, merged, vector, weight
+from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 
 
 def moe_params(
@@ -28,6 +29,17 @@ def moe_params(
     if config.shared_gate:
         params["shared_gate"] = weight(f"{prefix}.{shared}_gate.weight", (1, width), (None, "embed"))
     return params
+
+
+def mixture_or_mlp(config: ModelConfig, **options: Any) -> Callable[[int, str], Tree]:
+    """The second half of a pre-norm block (`llama.pre_norm_params`): a mixture, or an MLP in dense layers."""
+
+    def second_half(i: int, prefix: str) -> Tree:
+        if i in config.dense_layers:
+            return gated_mlp_params(config, f"{prefix}.mlp")
+        return moe_params(config, f"{prefix}.mlp", **options)
+
+    return second_half
 
 
 def experts_params(config: ModelConfig, prefix: str, names: tuple[str, str, str]) -> dict[str, Param]:

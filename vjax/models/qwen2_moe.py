@@ -10,8 +10,7 @@ from vjax.layers.routing import Routing
 from vjax.models import llama
 from vjax.models.config import ModelConfig, config_from_hf, layer_count, positive
 from vjax.models.family import Family
-from vjax.models.moe_parts import moe_params
-from vjax.models.parts import gated_mlp_params
+from vjax.models.moe_parts import mixture_or_mlp
 from vjax.models.qwen2 import with_windows
 from vjax.models.spec import Tree
 
@@ -41,12 +40,7 @@ def mixture(hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def params(config: ModelConfig) -> Tree:
-    def second_half(i: int, prefix: str) -> Tree:
-        if i in config.dense_layers:
-            return gated_mlp_params(config, f"{prefix}.mlp")
-        return moe_params(config, f"{prefix}.mlp")
-
-    return llama.pre_norm_params(config, second_half)
+    return llama.pre_norm_params(config, mixture_or_mlp(config))
 
 
 FAMILY = Family(

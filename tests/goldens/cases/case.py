@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 Config = dict[str, Any]
 
@@ -19,7 +22,8 @@ class Case:
     otherwise than published checkpoints have them, as regular expressions with their replacements.
     `gguf`: whether a GGUF file can express the config.
     `oracle`: the config of another model that computes the same from the same tensors, for one that transformers lacks.
-    Such a proof shows that vjax does what is believed of the model, not that the belief is right.
+    Such a proof shows that vjax does what is believed of the model, not that the belief is right. `packed`: the model's
+    own tensors, given the oracle's and the config, where the two store the same numbers in different ways.
     """
 
     name: str
@@ -30,6 +34,7 @@ class Case:
     gguf: bool = True
     renamed: tuple[tuple[str, str], ...] = ()
     oracle: Config | None = None
+    packed: Callable[[dict[str, np.ndarray], Config], dict[str, np.ndarray]] | None = None
 
     def published(self, name: str) -> str:
         """The tensor that transformers calls `name`, as checkpoints have it."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tests.goldens.cases.case import LLAMA3_ROPE, NO_SCALING, YARN_ROPE, Case, Config, decoder
 
+Tensors = dict[str, np.ndarray]
 HALF_WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 
 
 def case(name: str, architecture: str, model_type: str, *switches: Config, **fields: Any) -> Case:
     """A case that GGUF files do not express here, with its switches."""
-    extra = {key: fields.pop(key) for key in ("oracle", "zero_centred_norms") if key in fields}
+    extra = {key: fields.pop(key) for key in ("oracle", "packed", "zero_centred_norms") if key in fields}
     config = decoder(architecture, model_type, **{"rope_theta": 10000.0, "pad_token_id": 0, **fields})
     return Case(name, config, switches=switches, gguf=False, **extra)
 
@@ -217,6 +220,50 @@ INTERNLM3 = (
         ),
     ),
 )
+INTERNLM2_NAMES = {
+    "model.embed_tokens": "model.tok_embeddings",
+    "lm_head": "output",
+    "self_attn.o_proj": "attention.wo",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+}
+
+
+def as_internlm2(tensors: Tensors, config: Config) -> Tensors:
+    """Llama's tensors under InternLM 2's names: one for all of attention, in which the queries of a key/value head come
+    first, then its key and its value."""
+    found = {}
+    for name, array in tensors.items():
+        if ".q_proj." in name:
+            groups = config["num_key_value_heads"]
+            parts = [tensors[name.replace("q_proj", each)] for each in ("q_proj", "k_proj", "v_proj")]
+            rows = np.concatenate([part.reshape(groups, -1, *part.shape[1:]) for part in parts], axis=1)
+            found[name.replace("self_attn.q_proj", "attention.wqkv")] = rows.reshape(-1, *array.shape[1:])
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            for theirs, ours in INTERNLM2_NAMES.items():
+                name = name.replace(theirs, ours)
+            found[name] = array
+    return found
+
+
+INTERNLM2_SIZES: Config = dict(
+    num_attention_heads=6, rope_theta=1e4, rope_scaling={"rope_type": "linear", "factor": 3.0}
+)
+INTERNLM2 = (
+    case(
+        "internlm2",
+        "InternLM2ForCausalLM",
+        "internlm2",
+        NO_SCALING,
+        bias=False,
+        **INTERNLM2_SIZES,
+        oracle=decoder("LlamaForCausalLM", "llama", **INTERNLM2_SIZES),
+        packed=as_internlm2,
+    ),
+)
 MINICPM_SCALES: Config = {"hidden_size": 48, "num_hidden_layers": 3}
 MINICPM = (
     case(
@@ -244,5 +291,5 @@ MINICPM = (
 )
 RELATIVES = (
     MISTRAL + ARCEE + SEED_OSS + SMOLLM3 + ERNIE + GRANITE + GEMMA + GEMMA2 + OLMO + EXAONE + HUNYUAN + GLM4
-    + INTERNLM3 + MINICPM
+    + INTERNLM2 + INTERNLM3 + MINICPM
 )  # fmt: skip
