@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,36 @@ ARCHITECTURES = {
     "deepseek_v2": MODEL_ARCH.DEEPSEEK2,
     "deepseek_v3": MODEL_ARCH.DEEPSEEK2,
     "glm4_moe_lite": MODEL_ARCH.DEEPSEEK2,
+    "internlm2": MODEL_ARCH.INTERNLM2,
+    "mixtral": MODEL_ARCH.LLAMA,
+    "qwen2_moe": MODEL_ARCH.QWEN2MOE,
+    "qwen3_moe": MODEL_ARCH.QWEN3MOE,
+    "gpt_oss": MODEL_ARCH.GPT_OSS,
+    "glm4_moe": MODEL_ARCH.GLM4_MOE,
+    "minimax_m2": MODEL_ARCH.MINIMAXM2,
+    "granitemoe": MODEL_ARCH.GRANITE_MOE,
+    "granitemoeshared": MODEL_ARCH.GRANITE_MOE,
+    "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE,
+    "olmoe": MODEL_ARCH.OLMOE,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
-ROTARY = {"phi": 0.5, "phi3": 1.0, "stablelm": 0.25, "cohere2": 1.0}  # share of a head that turns, by default
+ROTARY = {
+    "glm4_moe": 0.5,
+    "phi": 0.5,
+    "phi3": 1.0,
+    "stablelm": 0.25,
+    "cohere2": 1.0,
+}  # share of a head that turns, by default
 QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is SentencePiece-like
 PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3_text": "default"}
 PRE_TOKENIZERS |= {"phi": "phi-2", "phi3": "gpt-4o", "starcoder2": "starcoder", "stablelm": "stablelm2"}
 PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r", "lfm2": "lfm2"}
 PRE_TOKENIZERS |= {"deepseek_v2": "deepseek-llm", "deepseek_v3": "deepseek-v3", "glm4_moe_lite": "glm4"}
+PRE_TOKENIZERS |= {"internlm2": "default", "mixtral": "default", "qwen2_moe": "qwen2", "qwen3_moe": "qwen2"}
+PRE_TOKENIZERS |= {"gpt_oss": "gpt-4o", "glm4_moe": "glm4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "default"}
+PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe": "olmo"}
+PAIRED = ("llama", "mixtral", "granitemoe", "granitemoeshared", "internlm2")  # whose rope turns neighbours there
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 
 
@@ -121,17 +143,18 @@ def converted(golden: Golden) -> Tensors:
     names = get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config.get("num_key_value_heads")}
     tensors = {}
-    for name, array in stack_experts(split_up_projections(stack_head_norms(golden.tensors()), config)).items():
+    for name, array in stack_experts(taken_apart(stack_head_norms(golden.tensors()), config)).items():
         module = name.split(".")[-2]
-        if family == "llama" and module in heads:
+        if family in PAIRED and module in heads:
             array = interleave_halves(array, heads[module])
         if family == "gemma3_text" and name.endswith("norm.weight"):
             array = array + np.float32(1)
         if name.endswith("conv.conv.weight"):
             array = array[:, 0]
-        gguf_name = names.get_name(
-            name.replace("correction_bias", "correction.bias"), try_suffixes=(".weight", ".bias")
-        )
+        known = name.replace("correction_bias", "correction.bias")
+        for ours, theirs in RENAMED.items():
+            known = known.replace(ours, theirs)
+        gguf_name = names.get_name(known, try_suffixes=(".weight", ".bias"))
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -141,6 +164,11 @@ def converted(golden: Golden) -> Tensors:
     if rope.get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_divisors(rope, head_dim(config), rope_theta(config))
     return tensors
+
+
+# What the converter's table has under other names.
+RENAMED = {f"block_sparse_moe.experts.{name}_proj": f"mlp.experts.{name}_proj" for name in ("gate", "up")}
+RENAMED |= {f"shared_mlp.{name}_proj": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up")}
 
 
 def stack_head_norms(tensors: Tensors) -> Tensors:
@@ -159,22 +187,63 @@ def stack_experts(tensors: Tensors) -> Tensors:
     for name, array in tensors.items():
         if expert := re.search(r"\.experts\.(\d+)", name):
             stacked.setdefault(name.replace(expert[0], ".experts"), {})[int(expert[1])] = array
-    kept = {name: array for name, array in tensors.items() if ".experts." not in name}
+    kept = {name: array for name, array in tensors.items() if not re.search(r"\.experts\.\d", name)}
     return {**kept, **{name: np.stack([arrays[e] for e in sorted(arrays)]) for name, arrays in stacked.items()}}
 
 
-def split_up_projections(tensors: Tensors, config: dict[str, Any]) -> Tensors:
-    """Latent attention: `kv_b_proj` as keys' `[H, R, N]` and values' `[H, V, R]`."""
-    found = {}
+def taken_apart(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """What a file holds as several tensors, or with other axes, under names as Hugging Face would have them."""
+    found: Tensors = {}
     for name, array in tensors.items():
-        if not name.endswith("kv_b_proj.weight"):
+        for suffix, split in SPLITS.items():
+            if name.endswith(suffix):
+                found |= {name.removesuffix(suffix) + part: each for part, each in split(array, config).items()}
+                break
+        else:
             found[name] = array
-            continue
-        by_head = array.reshape(config["num_attention_heads"], -1, array.shape[-1])
-        keys, values = np.split(by_head, [config["qk_nope_head_dim"]], axis=1)
-        found[name.replace("kv_b_proj", "k_b_proj")] = keys.swapaxes(1, 2)
-        found[name.replace("kv_b_proj", "v_b_proj")] = values
     return found
+
+
+def split_latents(array: np.ndarray, config: dict[str, Any]) -> Tensors:
+    """Latent attention: keys' `[H, R, N]` and values' `[H, V, R]`."""
+    by_head = array.reshape(config["num_attention_heads"], -1, array.shape[-1])
+    keys, values = np.split(by_head, [config["qk_nope_head_dim"]], axis=1)
+    return {"k_b_proj.weight": keys.swapaxes(1, 2), "v_b_proj.weight": values}
+
+
+def split_qkv(array: np.ndarray, config: dict[str, Any]) -> Tensors:
+    """InternLM 2's, by key/value head."""
+    heads = array.reshape(config["num_key_value_heads"], -1, head_dim(config), array.shape[-1])
+    parts = {"q_proj": heads[:, :-2], "k_proj": heads[:, -2], "v_proj": heads[:, -1]}
+    return {f"self_attn.{name}.weight": part.reshape(-1, array.shape[-1]) for name, part in parts.items()}
+
+
+def split_halves(array: np.ndarray, config: dict[str, Any]) -> Tensors:
+    """Granite's gates, then values."""
+    gate, up = np.split(array, 2, axis=-2)
+    return {"gate_proj.weight": gate, "up_proj.weight": up}
+
+
+SPLITS: dict[str, Callable[[np.ndarray, dict[str, Any]], Tensors]] = {
+    "kv_b_proj.weight": split_latents,
+    "attention.wqkv.weight": split_qkv,
+    "block_sparse_moe.input_linear.weight": lambda array, config: {
+        f"block_sparse_moe.experts.{name}": part for name, part in split_halves(array, config).items()
+    },
+    "shared_mlp.input_linear.weight": lambda array, config: {
+        f"shared_mlp.{name}": part for name, part in split_halves(array, config).items()
+    },
+    # GPT-OSS: rows or columns in turn are a gate's and a value's.
+    "experts.gate_up_proj": lambda array, config: {
+        f"experts.{name}_proj.weight": array[..., i::2].swapaxes(1, 2) for i, name in enumerate(("gate", "up"))
+    },
+    "experts.gate_up_proj_bias": lambda array, config: {
+        f"experts.{name}_proj.bias": array[:, i::2] for i, name in enumerate(("gate", "up"))
+    },
+    "experts.down_proj": lambda array, config: {"experts.down_proj.weight": array.swapaxes(1, 2)},
+    "experts.down_proj_bias": lambda array, config: {"experts.down_proj.bias": array},
+    "self_attn.sinks": lambda array, config: {"self_attn.sinks.weight": array},
+}
 
 
 def interleave_halves(array: np.ndarray, heads: int) -> np.ndarray:
@@ -222,19 +291,56 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    if family == "llama":
+    if family in PAIRED:
         writer.add_rope_dimension_count(head_dim(config))
+    if "rotary_dim" in config:
+        writer.add_rope_dimension_count(config["rotary_dim"])
     if family in ROTARY:
         writer.add_rope_dimension_count(int(config.get("partial_rotary_factor", ROTARY[family]) * head_dim(config)))
-    if family in ("gemma3_text", "phi3", "cohere2"):
+    if family in ("gemma3_text", "phi3", "cohere2", "gpt_oss"):
         writer.add_sliding_window(config.get("sliding_window") or 0)
     if family in ("cohere", "cohere2"):
         writer.add_logit_scale(config["logit_scale"])
         writer.add_rope_scaling_type(RopeScalingType.NONE)
     if family == "phi3":
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+    if not latents and any(field in config for field in COUNTS):
+        add_experts(writer, config, family)
     if family == "stablelm":
         writer.add_parallel_residual(config.get("use_parallel_residual", False))
+
+
+COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def add_experts(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
+    """Mixtures other than DeepSeek's."""
+    writer.add_expert_count(next(config[field] for field in COUNTS if field in config))
+    writer.add_expert_used_count(config.get("num_experts_per_tok") or config["moe_k"])
+    size = config.get("moe_intermediate_size")
+    if size or family in ("gpt_oss", "minimax_m2"):
+        writer.add_expert_feed_forward_length(size or config["intermediate_size"])
+    for field in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        if field in config:
+            writer.add_expert_shared_feed_forward_length(config[field])
+    for field in ("n_shared_experts", "moe_num_shared_experts"):
+        if field in config:
+            writer.add_expert_shared_count(config[field])
+    if family in ("glm4_moe", "minimax_m2"):
+        writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    if family == "glm4_moe":
+        writer.add_nextn_predict_layers(config.get("num_nextn_predict_layers", 0))
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if family == "ernie4_5_moe":
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+    if family.startswith("granite"):
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
 
 
 def add_latents(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:

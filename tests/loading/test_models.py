@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.goldens import Golden, case_names, checkpoint, load_case
-from tests.goldens.gguf import dequantised, gguf_case_names, gguf_checkpoint, split_up_projections
+from tests.goldens.gguf import dequantised, gguf_case_names, gguf_checkpoint, taken_apart
 from tests.goldens.weights import write_checkpoint
 from vjax.loading.checkpoint import load_params
 from vjax.loading.gguf import GGUFFile, open_gguf
@@ -86,7 +86,7 @@ def test_names_go_both_ways(name: str, folder: Path) -> None:
     architecture = gguf.metadata["general.architecture"]
     stored = {name for name in gguf.names() if not name.startswith("rope_f")}
     golden = load_case(name)
-    names = split_up_projections(golden.tensors(), golden.config)
+    names = taken_apart(golden.tensors(), golden.config)
     found = {name: to_gguf_name(name, architecture) for name in names}
     assert {name if isinstance(name, str) else name[0] for name in found.values()} == stored
     shared = {place[0] for place in found.values() if not isinstance(place, str)}  # by several of ours

@@ -25,6 +25,15 @@ ARCHITECTURES = {
     "cohere2": ("cohere2", "Cohere2ForCausalLM"),
     "lfm2": ("lfm2", "Lfm2ForCausalLM"),
     "deepseek2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
+    "internlm2": ("internlm2", "InternLM2ForCausalLM"),
+    "qwen2moe": ("qwen2_moe", "Qwen2MoeForCausalLM"),
+    "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM"),
+    "gpt-oss": ("gpt_oss", "GptOssForCausalLM"),
+    "glm4moe": ("glm4_moe", "Glm4MoeForCausalLM"),
+    "minimax-m2": ("minimax_m2", "MiniMaxM2ForCausalLM"),
+    "granitemoe": ("granitemoe", "GraniteMoeForCausalLM"),
+    "ernie4_5-moe": ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"),
+    "olmoe": ("olmoe", "OlmoeForCausalLM"),
 }
 GEMMA3_27B_LAYERS = 62
 SOFTMAX = 1  # of `expert_gating_func`
@@ -273,17 +282,32 @@ def _deepseek2(hf: dict[str, Any], fields: _Fields) -> None:
     if fields.optional("expert_gating_func", int) in (None, SOFTMAX):
         hf |= {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]}
     sigmoid = hf["model_type"] == "deepseek_v3"
-    rotated, experts = fields.integer("rope.dimension_count"), fields.integer("expert_count")
+    rotated = fields.integer("rope.dimension_count")
     # Since April 2025 the two lengths are those of the latents, as the cache holds them.
     width = fields.optional("attention.key_length_mla", int) or fields.integer("attention.key_length")
     value = fields.optional("attention.value_length_mla", int) or fields.integer("attention.value_length")
-    groups, used = GROUPS.get((sigmoid, experts), (1, 1))
+    hf |= _mixture(fields, sigmoid)
     hf |= {
         "q_lora_rank": fields.optional("attention.q_lora_rank", int),
         "kv_lora_rank": fields.integer("attention.kv_lora_rank"),
         "qk_rope_head_dim": rotated,
         "qk_nope_head_dim": width - rotated,
         "v_head_dim": value,
+    }
+    if not sigmoid:
+        del hf["norm_topk_prob"]
+        hf["topk_method"] = "group_limited_greedy" if hf["n_group"] > 1 else "greedy"
+    # llama.cpp scales all channels alike, which is what published configs say with two equal numbers.
+    multiplier = fields.optional("rope.scaling.yarn_log_multiplier", float)
+    if multiplier and "rope_scaling" in hf:
+        hf["rope_scaling"] |= {"mscale": multiplier * 10, "mscale_all_dim": multiplier * 10}
+
+
+def _mixture(fields: _Fields, sigmoid: bool) -> dict[str, Any]:
+    """A mixture of experts as DeepSeek's configs describe it."""
+    experts = fields.integer("expert_count")
+    groups, used = GROUPS.get((sigmoid, experts), (1, 1))
+    return {
         "n_routed_experts": experts,
         "n_shared_experts": fields.optional("expert_shared_count", int),
         "num_experts_per_tok": fields.integer("expert_used_count"),
@@ -292,15 +316,77 @@ def _deepseek2(hf: dict[str, Any], fields: _Fields) -> None:
         "routed_scaling_factor": fields.optional("expert_weights_scale", float) or 1.0,
         "n_group": fields.optional("expert_group_count", int) or groups,
         "topk_group": fields.optional("expert_group_used_count", int) or used,
+        "norm_topk_prob": bool(fields.optional("expert_weights_norm", bool)),
     }
-    if sigmoid:
-        hf["norm_topk_prob"] = bool(fields.optional("expert_weights_norm", bool))
-    else:
-        hf["topk_method"] = "group_limited_greedy" if hf["n_group"] > 1 else "greedy"
-    # llama.cpp scales all channels alike, which is what published configs say with two equal numbers.
-    multiplier = fields.optional("rope.scaling.yarn_log_multiplier", float)
-    if multiplier and "rope_scaling" in hf:
-        hf["rope_scaling"] |= {"mscale": multiplier * 10, "mscale_all_dim": multiplier * 10}
+
+
+def _experts(hf: dict[str, Any], fields: _Fields) -> None:
+    """Their number under the names that most configs have, and an expert's width."""
+    count, used = fields.integer("expert_count"), fields.integer("expert_used_count")
+    hf |= {"num_experts": count, "num_local_experts": count, "num_experts_per_tok": used}
+    hf["moe_intermediate_size"] = fields.optional("expert_feed_forward_length", int) or hf["intermediate_size"]
+
+
+def _llama(hf: dict[str, Any], fields: _Fields) -> None:
+    """Mixtral has Llama's architecture there."""
+    if fields.optional("expert_count", int):
+        hf |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
+        _experts(hf, fields)
+
+
+def _qwen_moe(hf: dict[str, Any], fields: _Fields) -> None:
+    """llama.cpp knows of no layers without experts; old files leave widths to be computed."""
+    _experts(hf, fields)
+    if fields.optional("expert_feed_forward_length", int) is None:
+        hf["moe_intermediate_size"] = max(hf["intermediate_size"] // hf["num_experts_per_tok"], 1)
+    shared = fields.optional("expert_shared_feed_forward_length", int)
+    hf["shared_expert_intermediate_size"] = shared or hf["intermediate_size"]
+    hf["qkv_bias"] = hf["attention_bias"]
+    hf["norm_topk_prob"] = fields.architecture == "qwen3moe"
+
+
+def _own_width(hf: dict[str, Any], fields: _Fields) -> None:
+    """Experts whose width the config calls `intermediate_size`."""
+    _experts(hf, fields)
+    hf["intermediate_size"] = hf["moe_intermediate_size"]
+
+
+def _gpt_oss(hf: dict[str, Any], fields: _Fields) -> None:
+    _own_width(hf, fields)
+    if "rope_scaling" in hf:
+        hf["rope_scaling"]["truncate"] = False  # which files do not say
+
+
+def _glm4_moe(hf: dict[str, Any], fields: _Fields) -> None:
+    """Layers that predict further tokens count as blocks there."""
+    hf |= _mixture(fields, sigmoid=True)
+    hf["num_hidden_layers"] -= fields.optional("nextn_predict_layers", int) or 0
+    hf["use_qk_norm"] = "blk.0.attn_q_norm.weight" in fields.gguf.names()
+    hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
+
+
+def _granite_moe(hf: dict[str, Any], fields: _Fields) -> None:
+    _own_width(hf, fields)
+    names = {"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+             "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}  # fmt: skip
+    hf |= {name: fields.optional(key, float) or 1.0 for name, key in names.items()}
+    if shared := fields.optional("expert_shared_feed_forward_length", int):
+        hf |= {"architectures": ["GraniteMoeSharedForCausalLM"], "shared_intermediate_size": shared}
+
+
+def _ernie_moe(hf: dict[str, Any], fields: _Fields) -> None:
+    _experts(hf, fields)
+    hf |= {
+        "moe_num_experts": hf["num_experts"],
+        "moe_k": hf["num_experts_per_tok"],
+        "moe_num_shared_experts": fields.optional("expert_shared_count", int) or 0,
+        "moe_layer_start_index": fields.optional("leading_dense_block_count", int) or 0,
+        "moe_layer_interval": fields.optional("interleave_moe_layer_step", int) or 1,
+    }
+
+
+def _internlm2(hf: dict[str, Any], fields: _Fields) -> None:
+    hf["bias"] = hf["attention_bias"]
 
 
 FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
@@ -312,6 +398,16 @@ FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "command-r": _cohere,
     "cohere2": _cohere,
     "deepseek2": _deepseek2,
+    "llama": _llama,
+    "qwen2moe": _qwen_moe,
+    "qwen3moe": _qwen_moe,
+    "gpt-oss": _gpt_oss,
+    "glm4moe": _glm4_moe,
+    "minimax-m2": _own_width,
+    "granitemoe": _granite_moe,
+    "ernie4_5-moe": _ernie_moe,
+    "olmoe": _own_width,
+    "internlm2": _internlm2,
 }
 
 

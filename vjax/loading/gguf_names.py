@@ -33,6 +33,7 @@ SANDWICH = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+SHARED = {f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
 # What single architectures call otherwise; here the later of two names for one tensor is the one that is meant.
 ARCHITECTURE = {
     "gemma2": SANDWICH,
@@ -63,15 +64,55 @@ ARCHITECTURE = {
         "self_attn.k_b_proj": "attn_k_b",
         "self_attn.v_b_proj": "attn_v_b",
         "mlp.gate.e_score_correction": "exp_probs_b",
-        "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_experts.up_proj": "ffn_up_shexp",
-        "mlp.shared_experts.down_proj": "ffn_down_shexp",
+        **SHARED,
+    },
+    "llama": {"block_sparse_moe.gate": "ffn_gate_inp"},  # Mixtral
+    "gpt-oss": {
+        "post_attention_layernorm": "post_attention_norm",
+        "self_attn.sinks": "attn_sinks",
+        "mlp.router": "ffn_gate_inp",
+        **{f"mlp.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+    },
+    "glm4moe": {
+        "post_attention_layernorm": "post_attention_norm",
+        "mlp.gate.e_score_correction": "exp_probs_b",
+        **SHARED,
+    },
+    "minimax-m2": {
+        "block_sparse_moe.gate": "ffn_gate_inp",
+        "block_sparse_moe.e_score_correction": "exp_probs_b",
+    },
+    "granitemoe": {
+        "block_sparse_moe.router.layer": "ffn_gate_inp",
+        "block_sparse_moe.experts.gate_proj": "ffn_gate_exps",
+        "block_sparse_moe.experts.up_proj": "ffn_up_exps",
+        "block_sparse_moe.output_linear": "ffn_down_exps",
+        "shared_mlp.gate_proj": "ffn_gate_shexp",
+        "shared_mlp.up_proj": "ffn_up_shexp",
+        "shared_mlp.output_linear": "ffn_down_shexp",
+    },
+    "ernie4_5-moe": {"mlp.moe_statics.e_score_correction": "exp_probs_b", **SHARED},
+    "internlm2": {
+        "attention_norm": "attn_norm",
+        "attention.wo": "attn_output",
+        "ffn_norm": "ffn_norm",
+        "feed_forward.w1": "ffn_gate",
+        "feed_forward.w3": "ffn_up",
+        "feed_forward.w2": "ffn_down",
     },
 }
-ROOTS = {"lfm2": {"model.embedding_norm": "token_embd_norm"}, "phi2": {"model.final_layernorm": "output_norm"}}
+ROOTS = {
+    "lfm2": {"model.embedding_norm": "token_embd_norm"},
+    "phi2": {"model.final_layernorm": "output_norm"},
+    "internlm2": {"model.tok_embeddings": "token_embd", "output": "output"},
+}
 # Experts are tensors of their own there, and one tensor `[E, out, in]` here.
-EXPERT = {"mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
-          "mlp.experts.down_proj": "ffn_down_exps"}  # fmt: skip
+KINDS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+EXPERT = {
+    f"{block}.experts.{name}": f"ffn_{kind}_exps"
+    for block in ("mlp", "block_sparse_moe")
+    for name, kind in KINDS.items()
+}
 # So are StableLM's norms of each head.
 EXPERT |= {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 
@@ -114,5 +155,5 @@ def to_hf_name(name: str, architecture: str) -> str | None:
         return f"{roots[stem]}.{kind}" if stem in roots else None
     parts = {gguf: hf for hf, gguf in _layer_table(architecture).items()}
     part = parts.get(match["part"])
-    join = "_" if part == "mlp.gate.e_score_correction" else "."
+    join = "_" if part and part.endswith("e_score_correction") else "."
     return f"model.layers.{match['layer']}.{part}{join}{match['kind']}" if part else None

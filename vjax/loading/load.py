@@ -172,10 +172,16 @@ def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:
     def transform(name: str, values: np.ndarray) -> np.ndarray:
         return values if undo is None else undo(name, values, model.config)
 
+    def beyond(name: str) -> bool:
+        """Layers that predict further tokens come last."""
+        block = re.match(r"blk\.(\d+)\.", name)
+        return block is not None and int(block[1]) >= model.config.num_layers
+
     with closing(gguf):
         return load_params(
-            model.spec(), gguf, rename=lambda name: to_gguf_name(name, architecture), transform=transform, **options
-        )
+            model.spec(), gguf, rename=lambda name: to_gguf_name(name, architecture), transform=transform,
+            ignore=beyond, **options,
+        )  # fmt: skip
 
 
 def random_params(spec: Tree, dtype: Any, mesh: Mesh, seed: int = 0) -> Tree:

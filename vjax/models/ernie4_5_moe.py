@@ -62,5 +62,6 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("ernie4_5-moe",),
     unused=r"model\.mtp.*",  # predict a further token
 )

@@ -51,5 +51,6 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("glm4moe",),
     unused=r"model\.layers\.(92|46)\..*",  # predict a further token
 )

@@ -16,7 +16,8 @@ from vjax.models import llama
 from vjax.models.config import ModelConfig, config_from_hf, layer_count, number, positive
 from vjax.models.family import Family
 from vjax.models.hybrid import layer_types
-from vjax.models.spec import Param, Source, Tree, merged, vector, weight
+from vjax.models.moe_parts import stacked_gate_up
+from vjax.models.spec import Axes, Param, Source, Tree, vector, weight
 
 DEFAULTS = {
     "head_dim": 64,
@@ -29,7 +30,8 @@ DEFAULTS = {
 }
 YARN = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096}
 KINDS = ("sliding_attention", "full_attention")
-WIDE: tuple[str | None, ...] = (None, None, "mlp", "embed")
+WIDE: Axes = (None, None, "mlp", "embed")
+OUT: Axes = (None, "embed", "mlp")
 
 
 def config(hf: dict[str, Any]) -> ModelConfig:
@@ -60,30 +62,31 @@ def params(config: ModelConfig) -> Tree:
 def mixture_params(config: ModelConfig, prefix: str) -> Tree:
     """The layouts in turn: plain, MXFP4, GGUF."""
     count, width, inner, experts = config.num_experts, config.hidden_size, config.expert_size, f"{prefix}.experts"
-    shape, out, axes, out_axes = (count, 2, inner, width), (count, width, inner), WIDE, (WIDE[0], *WIDE[:1:-1])
-
-    def apart(kind: str, *rest: int) -> tuple[Source, ...]:
-        names, one = ("gate", "up"), (count, inner, *rest)
-        return tuple(Source(f"{experts}.{n}_proj.{kind}", one, (count, 1, inner, *rest)) for n in names)
-
+    shape, out = (count, 2, inner, width), (count, width, inner)
     gate_up = Source(f"{experts}.gate_up_proj", (count, width, 2 * inner), shape, convert=_columns)
-    packed = Source(f"{experts}.gate_up_proj_blocks", (count, 2 * inner, width), shape, convert=_rows)
-    bias = Source(f"{experts}.gate_up_proj_bias", (count, 2 * inner), shape[:3], convert=_rows)
+    gate_up_packed = Source(f"{experts}.gate_up_proj_blocks", (count, 2 * inner, width), shape, convert=_rows)
+    gate_up_bias = Source(f"{experts}.gate_up_proj_bias", (count, 2 * inner), shape[:3], convert=_rows)
     down = Source(f"{experts}.down_proj", (count, inner, width), out, convert=lambda w: w.swapaxes(1, 2))
-    others = Param(shape, axes, (packed,), or_else=merged(apart("weight", width), axes, 1))
-    down_others = Param(out, out_axes, (Source(f"{experts}.down_proj_blocks", out, out),),
-                        or_else=Param(out, out_axes, (Source(f"{experts}.down_proj.weight", out, out),)))  # fmt: skip
-    bias_apart = merged(apart("bias"), axes[:3], 1, "vector")
-    down_bias = Param(out[:2], out_axes[:2], (Source(f"{experts}.down_proj.bias", out[:2], out[:2]),), kind="vector")
+    down_packed = Source(f"{experts}.down_proj_blocks", out, out)
+    down_apart = Source(f"{experts}.down_proj.weight", out, out, convert=np.asarray)  # not left in blocks
+    down_bias, bias_apart = (Source(f"{experts}.down_proj{dot}bias", out[:2], out[:2]) for dot in "_.")
     return {
         "router": weight(f"{prefix}.router.weight", (count, width), (None, "embed")),
         "router_bias": vector(f"{prefix}.router.bias", (count,), fill=0.0),
-        "gate_up": Param(shape, axes, (gate_up,), or_else=others),
-        "gate_up_bias": merged((bias,), axes[:3], 1, "vector", or_else=bias_apart),
-        "down": Param(out, out_axes, (down,), or_else=down_others),
-        "down_bias": merged((Source(f"{experts}.down_proj_bias", out[:2], out[:2]),), out_axes[:2], 0, "vector",
-                            or_else=down_bias),
-    }  # fmt: skip
+        "gate_up": _leaf(WIDE, gate_up, _leaf(WIDE, gate_up_packed, stacked_gate_up(config, experts, width))),
+        "gate_up_bias": _leaf(WIDE, gate_up_bias, stacked_gate_up(config, experts)),
+        "down": _leaf(OUT, down, _leaf(OUT, down_packed, _leaf(OUT, down_apart))),
+        "down_bias": _leaf(OUT, down_bias, _leaf(OUT, bias_apart)),
+    }
+
+
+def _leaf(axes: Axes, source: Source, or_else: Param | None = None) -> Param:
+    """Of one tensor; a bias has an axis less than its weight."""
+    bias = len(source.shape) < len(axes)
+    return Param(
+        source.shape, axes[: len(source.shape)], (source,), kind="vector" if bias else "weight",
+        fill=0.0 if bias else None, or_else=or_else,
+    )  # fmt: skip
 
 
 def _columns(w: np.ndarray) -> np.ndarray:
@@ -102,4 +105,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("gpt-oss",),
 )

@@ -3,12 +3,13 @@ disk, by key/value head."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from vjax.models import llama
 from vjax.models.config import ModelConfig, config_from_hf
 from vjax.models.family import Family
-from vjax.models.parts import decoder_params, norm_params
+from vjax.models.parts import attention_params, decoder_params, norm_params
 from vjax.models.spec import Source, Tree, merged, vector, weight
 
 DEFAULTS = {"rope_theta": 1e6, "rms_norm_eps": 1e-6}
@@ -27,13 +28,15 @@ def params(config: ModelConfig) -> Tree:
         prefix = f"model.layers.{i}"
         names = (f"{prefix}.feed_forward.w1.weight", f"{prefix}.feed_forward.w3.weight")
         gate_up = tuple(Source(name, (inner, width), (1, inner, width)) for name in names)
+        apart = attention_params(config, f"{prefix}.self_attn")  # as a GGUF file has them
+        together = weight(f"{prefix}.attention.wqkv.weight", (*qkv, width), ("kv_heads", None, None, "embed"))
         attention = {
-            "qkv": weight(f"{prefix}.attention.wqkv.weight", (*qkv, width), ("kv_heads", None, None, "embed")),
+            "qkv": replace(together, or_else=apart["qkv"]),
             "o": weight(f"{prefix}.attention.wo.weight", (width, heads), ("embed", "heads")),
         }
         if config.qkv_bias:
-            name = f"{prefix}.attention.wqkv.bias"
-            attention["qkv_bias"] = vector(name, qkv, ("kv_heads", None, None), fill=0.0)
+            bias = vector(f"{prefix}.attention.wqkv.bias", qkv, ("kv_heads", None, None), fill=0.0)
+            attention["qkv_bias"] = replace(bias, or_else=apart["qkv_bias"])
             attention["o_bias"] = vector(f"{prefix}.attention.wo.bias", (width,), fill=0.0)
         return {
             "attention_norm": norm_params(config, f"{prefix}.attention_norm"),
@@ -55,4 +58,6 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("internlm2",),
+    gguf_tensor=llama.gguf_tensor,
 )

@@ -59,5 +59,6 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("minimax-m2",),
     unused=r"model\.layers\.6[2-4]\..*",  # predict further tokens
 )

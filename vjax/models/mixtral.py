@@ -34,4 +34,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf_tensor=llama.gguf_tensor,
 )

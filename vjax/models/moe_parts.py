@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from vjax.models.config import ModelConfig
 from vjax.models.parts import gated_mlp_params
 from vjax.models.spec import Param, Source, Tree, merged, vector, weight
@@ -60,3 +62,14 @@ def experts_params(config: ModelConfig, prefix: str, names: tuple[str, str, str]
         "gate_up": merged(gate_up, axes, 0, shape=shape, or_else=Param(shape, axes, (fused,))),
         "down": merged(out, out_axes, 0, or_else=Param(out_shape, out_axes, (fused_down,))),
     }
+
+
+def stacked_gate_up(config: ModelConfig, prefix: str, width: int | None = None) -> Param:
+    """All experts' gates as one tensor and their values as another, as GGUF files have them; biases without `width`."""
+    kind, rest = ("weight", (width,)) if width else ("bias", ())
+    stored, shape = (config.num_experts, config.expert_size, *rest), (config.num_experts, 1, config.expert_size, *rest)
+    # A conversion, if only of nothing, keeps them from staying packed.
+    sources = tuple(
+        Source(f"{prefix}.{name}_proj.{kind}", stored, shape, convert=np.asarray) for name in ("gate", "up")
+    )
+    return merged(sources, (None, None, "mlp", *("embed",) * len(rest)), 1, "weight" if width else "vector")

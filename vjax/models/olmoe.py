@@ -28,4 +28,5 @@ FAMILY = Family(
     config=config,
     params=qwen2_moe.params,
     block=llama.block,
+    gguf=("olmoe",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from vjax.models.config import ModelConfig
@@ -45,7 +46,8 @@ def attention_params(
     if config.o_bias:
         params["o_bias"] = vector(f"{prefix}.{o}.bias", (width,), fill=0.0)
     if config.sinks:
-        params["sinks"] = vector(f"{prefix}.sinks", (k, g), ("kv_heads", None), fill=0.0)
+        named = vector(f"{prefix}.sinks.weight", (k, g), ("kv_heads", None), fill=0.0)  # in GGUF files
+        params["sinks"] = replace(named, sources=(Source(f"{prefix}.sinks", (k * g,), (k, g)),), or_else=named)
     if config.qk_norm in ("head", "full"):
         full = config.qk_norm == "full"
         params["q_norm"] = norm_params(config, f"{prefix}.q_{qk_norm}", k * g * d if full else d)

@@ -49,4 +49,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("qwen2moe",),
 )

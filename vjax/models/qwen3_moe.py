@@ -22,4 +22,5 @@ FAMILY = Family(
     config=config,
     params=qwen2_moe.params,
     block=llama.block,
+    gguf=("qwen3moe",),
 )

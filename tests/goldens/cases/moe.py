@@ -14,9 +14,8 @@ def mixtral(**fields: Any) -> Config:
 MIXTRAL = (
     Case(
         "mixtral",
-        mixtral(num_local_experts=5, sliding_window=6, hidden_size=40, intermediate_size=33),
-        switches=({"num_experts_per_tok": 1}, {"sliding_window": None}),
-        gguf=False,
+        mixtral(num_local_experts=5, hidden_size=40, intermediate_size=33),
+        switches=({"num_experts_per_tok": 1}, {"sliding_window": 6}),
     ),
 )
 
@@ -32,27 +31,36 @@ QWEN_MOE = (
         qwen_moe(
             "Qwen2MoeForCausalLM",
             "qwen2_moe",
-            num_hidden_layers=3,
             num_experts=6,
             shared_expert_intermediate_size=29,
-            decoder_sparse_step=2,  # layers 0 and 2 are dense
             norm_topk_prob=False,
         ),
         switches=({"num_experts_per_tok": 2}, {"norm_topk_prob": True}),
-        gguf=False,
     ),
     Case(
         "qwen3-moe",
         qwen_moe(
             "Qwen3MoeForCausalLM",
             "qwen3_moe",
-            num_hidden_layers=3,
             head_dim=14,
             num_experts=7,
             norm_topk_prob=True,
-            mlp_only_layers=[1],
         ),
         switches=({"num_experts_per_tok": 2}, {"norm_topk_prob": False}),
+    ),
+    Case(
+        "qwen3-moe-dense-layers",
+        qwen_moe(
+            "Qwen3MoeForCausalLM",
+            "qwen3_moe",
+            num_hidden_layers=4,
+            head_dim=14,
+            num_experts=7,
+            norm_topk_prob=True,
+            decoder_sparse_step=2,  # layers 0 and 2 are dense
+            mlp_only_layers=[1],
+        ),
+        switches=({"num_experts_per_tok": 2},),
         gguf=False,
     ),
 )
@@ -65,26 +73,29 @@ OSS_ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 16,
 }
+
+
+def gpt_oss(**fields: Any) -> Config:
+    ours: Config = dict(
+        hidden_size=64,
+        intermediate_size=32,  # MXFP4 packs 32 numbers
+        num_attention_heads=6,
+        head_dim=14,
+        num_local_experts=5,
+        num_experts_per_tok=3,
+        sliding_window=6,
+        rope_theta=1000.0,
+        rope_scaling=OSS_ROPE,
+        attention_bias=True,
+        pad_token_id=0,
+    )
+    return decoder("GptOssForCausalLM", "gpt_oss", **{**ours, **fields})
+
+
 GPT_OSS = (
     Case(
         "gpt-oss",
-        decoder(
-            "GptOssForCausalLM",
-            "gpt_oss",
-            hidden_size=64,
-            intermediate_size=32,  # MXFP4 packs 32 numbers
-            num_hidden_layers=3,
-            num_attention_heads=6,
-            head_dim=14,
-            num_local_experts=5,
-            num_experts_per_tok=3,
-            sliding_window=6,
-            rope_theta=1000.0,
-            rope_scaling=OSS_ROPE,
-            swiglu_limit=1.2,
-            attention_bias=True,
-            pad_token_id=0,
-        ),
+        gpt_oss(num_hidden_layers=3, swiglu_limit=1.2),
         switches=(
             {"sliding_window": 7},
             {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
@@ -93,8 +104,9 @@ GPT_OSS = (
             {"num_experts_per_tok": 2},
             {"rope_scaling": {**OSS_ROPE, "truncate": True}},
         ),
-        gguf=False,
+        gguf=False,  # which has published models' limit
     ),
+    Case("gpt-oss-limit", gpt_oss(swiglu_limit=7.0), switches=({"swiglu_limit": 1.0},)),
 )
 GLM4_MOE = (
     Case(
@@ -127,7 +139,6 @@ GLM4_MOE = (
             {"norm_topk_prob": False},
             {"routed_scaling_factor": 1.0},
         ),
-        gguf=False,
     ),
 )
 MINIMAX_M2 = (
@@ -149,7 +160,6 @@ MINIMAX_M2 = (
             pad_token_id=0,
         ),
         switches=({"rotary_dim": 12}, {"num_experts_per_tok": 2}),
-        gguf=False,
     ),
 )
 
@@ -173,7 +183,6 @@ GRANITE_MOE = (
         "granite-moe",
         granite_moe("GraniteMoeForCausalLM", "granitemoe"),
         switches=(*SCALE_SWITCHES, {"num_experts_per_tok": 2}),
-        gguf=False,
     ),
     Case(
         "granite-moe-shared",
@@ -186,7 +195,6 @@ GRANITE_MOE = (
             residual_multiplier=1.1,
         ),
         switches=({"num_experts_per_tok": 2},),
-        gguf=False,
     ),
 )
 LAGUNA_ROPES = {
@@ -250,13 +258,12 @@ ERNIE_MOE = (
             moe_k=3,
             moe_num_experts=7,
             moe_num_shared_experts=2,
-            moe_layer_start_index=1,
-            moe_layer_end_index=2,
-            moe_layer_interval=1,
+            moe_layer_start_index=2,
+            moe_layer_end_index=3,
+            moe_layer_interval=2,  # so that the last of four layers has one
             pad_token_id=0,
         ),
         switches=({"moe_k": 2}, {"rope_theta": 1e5}),
-        gguf=False,
     ),
 )
 OLMOE = (
@@ -273,7 +280,6 @@ OLMOE = (
             pad_token_id=0,
         ),
         switches=({"num_experts_per_tok": 2}, {"norm_topk_prob": True}),
-        gguf=False,
     ),
 )
 MOE = MIXTRAL + QWEN_MOE + GPT_OSS + GLM4_MOE + MINIMAX_M2 + GRANITE_MOE + LAGUNA + ERNIE_MOE + OLMOE

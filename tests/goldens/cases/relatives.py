@@ -13,10 +13,10 @@ HALF_WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "ful
 
 
 def case(name: str, architecture: str, model_type: str, *switches: Config, **fields: Any) -> Case:
-    """A case that GGUF files do not express here, with its switches."""
-    extra = {key: fields.pop(key) for key in ("oracle", "packed", "zero_centred_norms") if key in fields}
+    """A case with its switches, by default one that GGUF files do not express here."""
+    extra = {key: fields.pop(key) for key in ("oracle", "packed", "zero_centred_norms", "gguf") if key in fields}
     config = decoder(architecture, model_type, **{"rope_theta": 10000.0, "pad_token_id": 0, **fields})
-    return Case(name, config, switches=switches, gguf=False, **extra)
+    return Case(name, config, switches=switches, **{"gguf": False, **extra})
 
 
 MISTRAL = (
@@ -262,6 +262,7 @@ INTERNLM2 = (
         **INTERNLM2_SIZES,
         oracle=decoder("LlamaForCausalLM", "llama", **INTERNLM2_SIZES),
         packed=as_internlm2,
+        gguf=True,
     ),
 )
 MINICPM_SCALES: Config = {"hidden_size": 48, "num_hidden_layers": 3}
