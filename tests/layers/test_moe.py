@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import vjax
-from tests.goldens import load_case
-from tests.goldens.weights import write_checkpoint
 from vjax.errors import ModelError
 from vjax.layers.moe import experts
 from vjax.layers.routing import Routing, route
@@ -83,18 +78,3 @@ def test_groups_limit_the_choice_and_the_bias_sways_it() -> None:
 def test_numbers_that_do_not_fit(routing: Routing, problem: str) -> None:
     with pytest.raises(ModelError, match=problem):
         routing.check(8)
-
-
-def test_experts_stored_as_one_tensor(tmp_path: Path) -> None:
-    """As transformers 5 writes them when it keeps its own format."""
-    golden = load_case("qwen3-moe")
-    tensors, experts = golden.tensors(), golden.config["num_experts"]
-    for layer in (0, 2):
-        prefix = f"model.layers.{layer}.mlp.experts"
-        each = [[tensors.pop(f"{prefix}.{e}.{n}_proj.weight") for n in ("gate", "up", "down")] for e in range(experts)]
-        tensors[f"{prefix}.gate_up_proj"] = np.stack([np.concatenate(parts[:2]) for parts in each])
-        tensors[f"{prefix}.down_proj"] = np.stack([parts[2] for parts in each])
-    write_checkpoint(tmp_path / "fused", golden.config, tensors)
-    model, params = vjax.load(tmp_path / "fused", use_tqdm_on_load=False)
-    logits = jax.jit(model.apply)(params, jnp.asarray(golden.tokens))
-    np.testing.assert_allclose(logits, golden.logits, atol=1e-4)

@@ -37,7 +37,7 @@ def test_published_sizes(name: str) -> None:
     assert plan(name).parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=2e-3)
 
 
-@pytest.mark.parametrize("name", ["glm4-moe", "laguna", "minimax-m2"])
+@pytest.mark.parametrize("name", ["qwen3-moe", "glm4-moe", "laguna", "minimax-m2"])
 def test_experts_as_one_tensor(name: str, tmp_path: Path) -> None:
     """As transformers 5 writes what it has trained or changed."""
     golden = load_case(name)
