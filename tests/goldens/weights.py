@@ -17,7 +17,7 @@ Tensors = dict[str, np.ndarray]
 
 PLAIN_NORMS = ("linear_attn.norm.weight",)  # whose weights are w also where others mean 1 + w
 
-SCALES = ("layer_scalar", "router.scale", "router.per_expert_scale")
+SCALES = ("layer_scalar", "router.scale", "router.per_expert_scale", "hc_attn_scale", "hc_ffn_scale", "hc_head_scale")
 
 
 def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) -> np.ndarray:
@@ -26,6 +26,8 @@ def seeded_tensor(name: str, shape: Shape, seed: int, norm_centre: float = 1.0) 
     RandomState's streams are frozen by numpy's compatibility policy; those of Generator may change.
     """
     draw = np.random.RandomState(zlib.crc32(f"{seed}/{name}".encode())).standard_normal(shape)
+    if name.endswith("tid2eid"):  # a token's experts, all different; there is at least one more than a token has
+        return (np.abs(10 * draw[:, :1]).astype(np.int64) + np.arange(shape[1])) % (shape[1] + 1)
     if len(shape) == 1 or name.endswith("norm.weight"):
         centre = norm_centre if name.endswith("weight") and not name.endswith(PLAIN_NORMS) else _centre(name)
         return (centre + 0.2 * draw).astype(np.float32)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from vjax.layers.paging import STATE, Cache, KVPool, StatePool
+from vjax.layers.paging import STATE, Cache, EntryPool, KVPool, StatePool
 from vjax.models.config import CacheSpec, ModelConfig, StateSpec
 from vjax.parallel.mesh import replicated, shard_shape, sharding
 
@@ -45,9 +45,11 @@ class StateShape:
 def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mesh: Mesh) -> State:
     """The state as `ShapeDtypeStruct`s with shardings."""
 
-    def pool(spec: CacheSpec) -> KVPool:
+    def pool(spec: CacheSpec) -> KVPool | EntryPool:
         full, axes = _pages(spec, shape.pages, shape.page_size)
         leaf = jax.ShapeDtypeStruct(full, dtype, sharding=sharding(mesh, full, axes))
+        if spec.stride:
+            return EntryPool(leaf, shape.pages, -(-shape.page_size // spec.stride))  # type: ignore[arg-type]
         return KVPool(leaf, leaf if spec.values else None, shape.pages)  # type: ignore[arg-type]
 
     def carried(spec: StateSpec) -> StatePool:
@@ -74,6 +76,8 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
 def _pages(spec: CacheSpec, pages: int, page_size: int) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
     """The shape of a pool's keys, and its logical axes."""
     rows = spec.num_layers * pages
+    if spec.stride:
+        return (rows * -(-page_size // spec.stride), spec.head_dim), (None, None)
     if spec.values:
         return (rows, page_size, spec.num_heads, spec.head_dim), (None, None, "kv_heads", None)
     # Not even an axis of one head: XLA may choose a layout with that axis first, the same in memory, and copy the whole

@@ -29,14 +29,16 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 @dataclass(frozen=True)
 class ClampedSwiGLU:
-    """GPT-OSS (OpenAI, 2025): both sides clamped, 1 added to the values, and a steeper sigmoid."""
+    """GPT-OSS (OpenAI, 2025): both sides clamped, 1 added to the values (`shift`), and a steeper sigmoid. DeepSeek-V4
+    only clamps."""
 
     limit: float
-    slope: float
+    slope: float = 1.0
+    shift: float = 0.0
 
     def __call__(self, gates: jax.Array, values: jax.Array) -> jax.Array:
         gates, values = jnp.minimum(gates, self.limit), jnp.clip(values, -self.limit, self.limit)
-        return (values + 1) * gates * jax.nn.sigmoid(self.slope * gates)
+        return (values + self.shift) * gates * jax.nn.sigmoid(self.slope * gates)
 
 
 Act = str | ClampedSwiGLU  # the name of an activation, or a gated unit as a whole

@@ -24,8 +24,11 @@ def feed_forward(w: dict[str, Any], x: jax.Array, act: Act, routing: Routing | N
     return moe(w, x, act, routing)
 
 
-def moe(w: dict[str, Any], x: jax.Array, act: Act, routing: Routing) -> jax.Array:
-    """`x[T, d]` -> `[T, d]`.
+def moe(
+    w: dict[str, Any], x: jax.Array, act: Act, routing: Routing, tokens: jax.Array | None = None
+) -> jax.Array:  # fmt: skip
+    """`x[T, d]` -> `[T, d]`. With `choices[V, k]` the ids of `tokens[T]` choose the experts, and the router but weighs
+    them (Roller et al., 2021).
 
     `w`: `router[E, d]`, `gate_up[E, 2, F, d]`, `down[E, d, F]`; optional `router_bias[E]` (of the logits),
     `choice_bias[E]`, `gate_up_bias[E, 2, F]`, `down_bias[E, d]`, an MLP `shared` for all tokens, and
@@ -35,7 +38,8 @@ def moe(w: dict[str, Any], x: jax.Array, act: Act, routing: Routing) -> jax.Arra
     logits = matmul(x, w["router"])
     if "router_bias" in w:
         logits = logits + w["router_bias"].astype(x.dtype)
-    chosen = route(logits, routing, w.get("choice_bias"))
+    ids = w["choices"][tokens] if "choices" in w else None
+    chosen = route(logits, routing, w.get("choice_bias"), ids)
     if "latent_in" in w:
         out = matmul(experts(w, matmul(x, w["latent_in"]), *chosen, act), w["latent_out"])
     else:

@@ -31,22 +31,43 @@ class KVPool:
 
     def write(self, layer: int, index: jax.Array, k: jax.Array, v: jax.Array | None = None) -> KVPool:
         """Store `k`, `v` `[T, K, D]` at token indices `index[T]` of this layer; indices past its pages are dropped."""
-        size = self.pages * self.page_size
-        total = self.k.shape[0] * self.page_size
-        # Padding must leave the pool altogether: a negative index would wrap, one past the layer hits the next layer.
-        flat = jnp.where(index < size, index + layer * size, total)
-
-        # XLA turns a scatter of one row into a slice update whose operand it then copies: the whole pool, every layer.
-        # A second row that is dropped keeps it a scatter, which runs in place.
-        spare = 1 if index.shape[0] == 1 else 0
-        flat = jnp.pad(flat, (0, spare), constant_values=total)
+        size, total = self.pages * self.page_size, self.k.shape[0] * self.page_size
 
         def put(pool: jax.Array, new: jax.Array) -> jax.Array:
-            rest = pool.shape[2:]
-            new = jnp.pad(new.reshape(-1, *rest).astype(pool.dtype), ((0, spare), *[(0, 0)] * len(rest)))
-            return pool.reshape(total, *rest).at[flat].set(new, mode="drop").reshape(pool.shape)
+            return _put(pool.reshape(total, *pool.shape[2:]), layer * size, size, index, new).reshape(pool.shape)
 
         return KVPool(put(self.k, k), None if self.v is None or v is None else put(self.v, v), self.pages)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EntryPool:
+    """Entries that stand for several tokens each: `k[layers * pages * page_size, D]`, of which a page has `page_size`.
+
+    An axis for them would often be of size one, in a layout of XLA's choice, into which it copies the whole pool.
+    """
+
+    k: jax.Array
+    pages: int = field(metadata=dict(static=True))
+    page_size: int = field(metadata=dict(static=True))
+
+    def write(self, layer: int, index: jax.Array, k: jax.Array) -> EntryPool:
+        """As `KVPool.write`, by indices of entries."""
+        size = self.pages * self.page_size
+        return EntryPool(_put(self.k, layer * size, size, index, k), self.pages, self.page_size)
+
+
+def _put(pool: jax.Array, start: int, size: int, index: jax.Array, new: jax.Array) -> jax.Array:
+    """`pool[N, ...]` with `new[T, ...]` at `start + index[T]`, where the index is below `size`."""
+    # Padding must leave the pool altogether: a negative index would wrap, one past the layer hits the next layer.
+    flat = jnp.where(index < size, index + start, pool.shape[0])
+
+    # XLA turns a scatter of one row into a slice update whose operand it then copies: the whole pool, every layer.
+    # A second row that is dropped keeps it a scatter, which runs in place.
+    spare = 1 if index.shape[0] == 1 else 0
+    flat, rest = jnp.pad(flat, (0, spare), constant_values=pool.shape[0]), pool.shape[1:]
+    new = jnp.pad(new.reshape(-1, *rest).astype(pool.dtype), ((0, spare), *[(0, 0)] * len(rest)))
+    return pool.at[flat].set(new, mode="drop")
 
 
 STATE = "state"  # the kind of the pool below
@@ -77,7 +98,7 @@ class StatePool:
     def write(self, layer: int, step: PagedStep, new: dict[str, jax.Array]) -> StatePool:
         """Store the state `[S, ...]` after each row's last token. Unused rows write to the dummy slot."""
         index = layer * self.slots + step.slot
-        spare = 1 if index.shape[0] == 1 else 0  # as in `KVPool.write`
+        spare = 1 if index.shape[0] == 1 else 0  # as in `_put`
 
         def put(pool: jax.Array, value: jax.Array) -> jax.Array:
             rows = jnp.pad(index, (0, spare), constant_values=pool.shape[0])
@@ -87,7 +108,7 @@ class StatePool:
         return StatePool({name: put(pool, new[name]) for name, pool in self.arrays.items()}, self.slots)
 
 
-Cache = dict[str, Any]  # by kind: a KVPool, or a StatePool under STATE
+Cache = dict[str, Any]  # by kind: a KVPool or an EntryPool, or a StatePool under STATE
 
 
 @jax.tree_util.register_dataclass

@@ -127,6 +127,12 @@ def rotate(x: jax.Array, tables: RopeTables) -> jax.Array:
     return turned if dim == x.shape[-1] else jnp.concatenate([turned, x[..., dim:]], axis=-1)
 
 
+def rotate_last(x: jax.Array, tables: RopeTables) -> jax.Array:
+    """Rotate the last channels of `x[T, ..., D]` instead of the first."""
+    kept = x.shape[-1] - 2 * tables.cos.shape[-1]
+    return jnp.concatenate([x[..., :kept], rotate(x[..., kept:], tables)], axis=-1)
+
+
 def rope_from_hf(config: dict, dim: int, *, parameters: dict | None = None, theta: float | None = None) -> Rope:
     """The rope of a Hugging Face config: `rope_parameters` (5.x) or `rope_theta` with `rope_scaling` (before).
 

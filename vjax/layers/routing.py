@@ -44,19 +44,21 @@ class Routing:
             raise ModelError(f"{self.top_k} experts per token do not lie in {self.top_groups} of {self.groups} groups.")
 
 
-def route(logits: jax.Array, routing: Routing, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+def route(
+    logits: jax.Array, routing: Routing, bias: jax.Array | None = None, ids: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Experts `[T, k]` int32 and their weights `[T, k]` float32 for router outputs `logits[T, E]`.
 
-    `bias[E]` sways the choice but not the weights (DeepSeek-V3's balancing without an auxiliary loss).
+    `bias[E]` sways the choice but not the weights (DeepSeek-V3's balancing without an auxiliary loss). `ids[T, k]`: the
+    choice, where it is made already.
     """
     logits = logits.astype(jnp.float32)
     if routing.softcap is not None:
         logits = jnp.tanh(logits / routing.softcap) * routing.softcap
     scores = _scores(logits, routing.score)
-    choice = scores if bias is None else scores + bias.astype(jnp.float32)
-    if routing.groups > 1:
-        choice = _eligible(choice, routing)
-    ids = _best(choice, routing.top_k)
+    if ids is None:
+        choice = scores if bias is None else scores + bias.astype(jnp.float32)
+        ids = _best(_eligible(choice, routing) if routing.groups > 1 else choice, routing.top_k)
     weights = jnp.take_along_axis(scores, ids, axis=1)
     if routing.renormalise:
         weights = weights / (jnp.sum(weights, axis=1, keepdims=True) + 1e-20)

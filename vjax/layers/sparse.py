@@ -19,7 +19,7 @@ from vjax.layers.attention import AttentionSpec, attention_weights
 from vjax.layers.context import Context
 from vjax.layers.mla import absorb, expand
 from vjax.layers.norms import norm
-from vjax.layers.paging import Cache, KVPool, PagedStep
+from vjax.layers.paging import Cache, EntryPool, KVPool, PagedStep
 from vjax.layers.rope import rotate
 from vjax.quant import matmul
 
@@ -70,7 +70,7 @@ def _choose(
     weights = matmul(x, w["weights"]).astype(jnp.float32) * (heads * width) ** -0.5  # [T, I]
     if cache is None or ctx.step is None:
         seen = ctx.positions[:, None] >= ctx.positions[None, :]
-        best = lax.top_k(jnp.where(seen, _scores(q, key, weights), -jnp.inf), min(spec.topk, len(x)))[1]
+        best = lax.top_k(jnp.where(seen, index_scores(q, key, weights), -jnp.inf), min(spec.topk, len(x)))[1]
         return jnp.zeros(seen.shape, bool).at[jnp.arange(len(x))[:, None], best].set(True), cache
     assert spec.pool_layer is not None
     pool = cache["index"].write(spec.pool_layer, ctx.step.write_index, key)
@@ -78,7 +78,7 @@ def _choose(
     return chosen, {**cache, "index": pool}
 
 
-def _scores(q: jax.Array, keys: jax.Array, weights: jax.Array) -> jax.Array:
+def index_scores(q: jax.Array, keys: jax.Array, weights: jax.Array) -> jax.Array:
     """`q[T, I, D]`, `keys[C, D]` or each token's own `[T, C, D]`, `weights[T, I]` -> `[T, C]` float32."""
     rule = "tid,cd->tic" if keys.ndim == 2 else "tid,tcd->tic"
     each = jnp.einsum(rule, q, keys, precision=lax.Precision.HIGHEST).astype(jnp.float32)
@@ -94,7 +94,7 @@ def _choose_paged(
     topk = min(spec.topk, capacity)
 
     def tile(token: jax.Array) -> jax.Array:
-        table = _tables(step, pool, spec.pool_layer or 0, token)
+        table = page_tables(step, pool, spec.pool_layer or 0, token)
         table = jnp.pad(table, ((0, 0), (0, -table.shape[1] % width)))
         where, queries, each = positions[token], q[token], weights[token]
 
@@ -102,7 +102,7 @@ def _choose_paged(
             pages = lax.dynamic_slice_in_dim(table, i * width, width, axis=1)
             keys = pool.k.at[pages].get(mode="clip").reshape(TILE, -1, q.shape[-1]).astype(q.dtype)
             position = i * width * size + jnp.arange(width * size)
-            new = jnp.where(position <= where[:, None], _scores(queries, keys, each), -jnp.inf)
+            new = jnp.where(position <= where[:, None], index_scores(queries, keys, each), -jnp.inf)
             return lax.dynamic_update_slice_in_dim(scores, new, i * width * size, axis=1)
 
         blocks = jnp.max(where) // (width * size) + 1
@@ -110,7 +110,7 @@ def _choose_paged(
         best, chosen = lax.top_k(scores, topk)
         return jnp.where(best == -jnp.inf, -1, chosen.astype(jnp.int32))
 
-    return _in_tiles(tile, step, jnp.zeros((q.shape[0], topk), jnp.int32))
+    return in_tiles(tile, step, jnp.zeros((q.shape[0], topk), jnp.int32))
 
 
 def _attend_selected(
@@ -121,23 +121,23 @@ def _attend_selected(
 
     def tile(token: jax.Array) -> jax.Array:
         position = jnp.maximum(selected[token], 0)  # [TILE, topk]
-        page = jnp.take_along_axis(_tables(step, pool, spec.pool_layer, token), position // size, axis=1)
+        page = jnp.take_along_axis(page_tables(step, pool, spec.pool_layer, token), position // size, axis=1)
         keys = latents.at[page * size + position % size].get(mode="clip").astype(q.dtype)  # [TILE, topk, R + P]
         scores = jnp.einsum("thd,tkd->thk", q[token], keys, precision=lax.Precision.HIGHEST).astype(jnp.float32)
         scores = jnp.where(selected[token][:, None] >= 0, scores * spec.scale, -1e30)
         weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
         return jnp.einsum("thk,tkr->thr", weights, keys[..., :rank], precision=lax.Precision.HIGHEST)
 
-    return _in_tiles(tile, step, jnp.zeros((*q.shape[:2], rank), q.dtype))
+    return in_tiles(tile, step, jnp.zeros((*q.shape[:2], rank), q.dtype))
 
 
-def _tables(step: PagedStep, pool: KVPool, layer: int, token: jax.Array) -> jax.Array:
+def page_tables(step: PagedStep, pool: KVPool | EntryPool, layer: int, token: jax.Array) -> jax.Array:
     """The page table of each token's row, counted in the whole pool."""
     row = token if step.decode else step.row_of_token[token]
     return step.page_table[row] + layer * pool.pages
 
 
-def _in_tiles(tile: Callable[[jax.Array], jax.Array], step: PagedStep, out: jax.Array) -> jax.Array:
+def in_tiles(tile: Callable[[jax.Array], jax.Array], step: PagedStep, out: jax.Array) -> jax.Array:
     """`tile(token indices [TILE])` for all tokens of the step that belong to a row, written into `out[T, ...]`."""
     tokens = out.shape[0]
 

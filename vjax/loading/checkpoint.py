@@ -75,7 +75,7 @@ def load_params(
             if blocks and kind:
                 values = _assemble(as_bytes(param, kind), blocks.read_blocks, places, np.dtype(np.uint8), transform)
             else:
-                values = _assemble(param, _floats_of(reader), places, param_dtype(param, dtype), transform)
+                values = _assemble(param, _numbers_of(reader, param), places, param_dtype(param, dtype), transform)
             bar.update(sum(_share(reader, s, places[s.name]) for s in param.sources))
             placed = jax.device_put(values, sharding_for(param) if sharding_for else None)
             placed.block_until_ready()  # so that the host copy is gone before the next one is read
@@ -88,6 +88,8 @@ def load_params(
 
 def param_dtype(param: Param, dtype: Any) -> np.dtype:
     """The dtype that a parameter takes in a model of compute dtype `dtype`."""
+    if param.kind == "ids":
+        return np.dtype(np.int32)
     wide = param.kind == "vector" and np.dtype(dtype).itemsize < 4
     return np.dtype(np.float32) if wide else np.dtype(dtype)
 
@@ -173,12 +175,13 @@ def _assemble(
     return out.reshape(param.shape)
 
 
-def _floats_of(reader: TensorReader) -> Read:
+def _numbers_of(reader: TensorReader, param: Param) -> Read:
+    kind, noun = (jnp.integer, "integers") if param.kind == "ids" else (jnp.floating, "floating-point numbers")
+
     def read(name: str, rows: slice | None) -> np.ndarray:
         values = reader.read(name, rows)
-        if not jnp.issubdtype(values.dtype, jnp.floating):
-            where = reader.file_of(name)
-            raise CheckpointError(f"{where}: tensor {name!r} holds {values.dtype}, floating-point numbers expected.")
+        if not jnp.issubdtype(values.dtype, kind):
+            raise CheckpointError(f"{reader.file_of(name)}: tensor {name!r} holds {values.dtype}, {noun} expected.")
         return values
 
     return read

@@ -25,13 +25,15 @@ class CacheSpec:
     """A pool of key/value pages that `num_layers` layers share: every page holds `[page_size, heads, width]`.
 
     Without `values` it holds keys of one head alone, `[page_size, width]`, whose first channels are the values
-    (multi-head latent attention).
+    (multi-head latent attention). With `stride` a page holds an entry for every so many
+    tokens, `[width]`, instead of one a token.
     """
 
     num_layers: int
     num_heads: int
     head_dim: int
     values: bool = True
+    stride: int | None = None
 
 
 @dataclass(frozen=True)

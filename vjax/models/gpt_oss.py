@@ -44,7 +44,7 @@ def config(hf: dict[str, Any]) -> ModelConfig:
     bias = bool(hf.get("attention_bias", True))
     made = config_from_hf(
         hf,
-        hidden_act=ClampedSwiGLU(number(hf, "swiglu_limit", 7.0), number(hf, "swiglu_alpha", 1.702)),
+        hidden_act=ClampedSwiGLU(number(hf, "swiglu_limit", 7.0), number(hf, "swiglu_alpha", 1.702), 1.0),
         qkv_bias=bias,
         o_bias=bias,
         sinks=True,

@@ -56,16 +56,17 @@ def attention_params(
 
 
 def gated_mlp_params(
-    config: ModelConfig, prefix: str, *, fused: str | None = None, down: str = "down_proj", inner: int | None = None
-) -> dict[str, Param]:
-    """`gate_proj` and `up_proj` merged (on disk one tensor where `fused` names it), `down`, and their biases if
-    the config asks for them; `inner` wide, by default as the config says."""
+    config: ModelConfig, prefix: str, *, fused: str | None = None, down: str = "down_proj", inner: int | None = None,
+    names: tuple[str, str] = ("gate_proj", "up_proj"),
+) -> dict[str, Param]:  # fmt: skip
+    """`gate_proj` and `up_proj`, or what `names` has for them, merged (on disk one tensor where `fused` names it),
+    `down`, and their biases if the config asks for them; `inner` wide, by default as the config says."""
     width, inner = config.hidden_size, inner or config.intermediate_size
 
     def gate_up(kind: str, *shape: int) -> tuple[Source, ...]:
         if fused:
             return (Source(f"{prefix}.{fused}.{kind}", (2 * inner, *shape), (2, inner, *shape)),)
-        return tuple(Source(f"{prefix}.{n}_proj.{kind}", (inner, *shape), (1, inner, *shape)) for n in ("gate", "up"))
+        return tuple(Source(f"{prefix}.{n}.{kind}", (inner, *shape), (1, inner, *shape)) for n in names)
 
     params = {
         "gate_up": merged(gate_up("weight", width), (None, "mlp", "embed"), concat=0),

@@ -18,7 +18,7 @@ FILES = (
     "llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma4",
     "mistral", "arcee", "seed_oss", "internlm2", "internlm3", "smollm3", "ernie4_5", "granite", "olmo2", "olmo3",
     "exaone4", "hunyuan", "glm4",
-    "minicpm", "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+    "minicpm", "minicpm3", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4",
     "phi3", "phi", "starcoder2", "stablelm", "cohere", "cohere2", "opt", "gpt2",
     "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "glm4_moe", "minimax_m2", "granite_moe", "laguna",
     "ernie4_5_moe", "olmoe",

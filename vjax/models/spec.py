@@ -45,7 +45,7 @@ class Param:
     axes: Axes
     sources: tuple[Source, ...]
     concat: int = 0
-    kind: Literal["weight", "vector"] = "weight"  # a vjax.quant weight for `matmul`, or a plain array
+    kind: Literal["weight", "vector", "ids"] = "weight"  # a vjax.quant weight for `matmul`, a plain array, or int32
     fill: float | None = None  # random initialisation: a constant (norms), or None for scaled normal numbers
     or_else: Param | None = None
 

@@ -211,4 +211,41 @@ SPARSE = (
     ),
 )
 
-MLA = MINICPM3 + DEEPSEEK_V2 + DEEPSEEK_V3 + GLM4_MOE_LITE + SPARSE
+V4: Config = dict(head_dim=16, qk_rope_head_dim=6, q_lora_rank=22, o_groups=2, o_lora_rank=9, num_key_value_heads=1)
+V4 |= dict(index_topk=2, index_head_dim=14, index_n_heads=12, sliding_window=5, hc_mult=3, hc_sinkhorn_iters=4)
+V4 |= dict(
+    moe_intermediate_size=21, intermediate_size=None, n_routed_experts=5, num_experts_per_tok=2, swiglu_limit=0.7
+)
+V4 |= dict(num_hash_layers=1, compress_rate_csa=3, compress_rate_hca=5, rope_theta=1e4, compress_rope_theta=2e3)
+V4_KINDS = ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"]
+
+# transformers writes these names otherwise than they are published.
+V4_NAMES = ((r"^model\.", ""), ("embed_tokens", "embed"), ("^lm_head", "head"), (r"attn\.norm", "attn.kv_norm"))
+V4_NAMES += ((r"^hc_head\.hc_", "hc_head_"),)
+
+DEEPSEEK_V4 = (
+    Case(
+        "deepseek-v4",
+        decoder(
+            "DeepseekV4ForCausalLM",
+            "deepseek_v4",
+            hidden_size=36,
+            num_hidden_layers=4,
+            layer_types=[*V4_KINDS, "compressed_sparse_attention"],
+            rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+            **V4,
+        ),
+        switches=(
+            {"sliding_window": 6},
+            {"index_topk": 3},
+            {"swiglu_limit": 0.5},
+            {"hc_sinkhorn_iters": 1},
+            {"rope_scaling": None},
+            {"layer_types": [*V4_KINDS, "sliding_attention"]},
+        ),
+        gguf=False,
+        renamed=V4_NAMES,
+    ),
+)
+
+MLA = MINICPM3 + DEEPSEEK_V2 + DEEPSEEK_V3 + GLM4_MOE_LITE + SPARSE + DEEPSEEK_V4
