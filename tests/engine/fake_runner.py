@@ -1,7 +1,8 @@
 """A device without a device: executes plans on a simulated cache, and checks every page that a row reads.
 
-What the real cache holds for a position depends on all tokens up to it; here that is one number, `chain`. So a page
-that is stale, overwritten or another sequence's shows at once. Results come one step late, as in the engine.
+What the real cache holds for a position depends on all tokens up to it, and on the layers; here that is one number,
+`chain`, and the group. So a page that is stale, overwritten or another sequence's shows at once. Results come one step
+late, as in the engine.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def expected(message: EngineRequest, max_model_len: int) -> tuple[list[int], str
 class FakeRunner:
     def __init__(self, scheduler: Scheduler, num_slots: int) -> None:
         self.size, self.length = scheduler.page_size, scheduler.max_model_len
-        self.cells: dict[tuple[int, int], int] = {}  # page, offset -> chain
+        self.windows = scheduler.groups.windows
+        self.cells: dict[tuple[int, int], tuple[int, int]] = {}  # page, offset -> group, chain
         self.table: dict[tuple[int, int], int] = {}  # slot, index -> page
         self.tokens: dict[tuple[int, int], int] = {}  # slot, position -> token
         self.num_slots = num_slots
@@ -63,25 +65,30 @@ class FakeRunner:
         assert len(updates) == len(set(updates)), "a page-table entry is set twice: which one wins is undefined"
         for slot, index, page in plan.page_updates:
             assert page != 0
-            assert index * self.size < self.length, "past the page table's end"
+            assert index // len(self.windows) * self.size < self.length, "past the page table's end"
             self.table[slot, index] = page
         chains = [self._write(plan, index) for index in range(len(plan.rows))]
         written = Counter(
-            self.table[row.slot, index]
+            self.page(row.slot, group, index * self.size)
             for row in plan.rows
             for index in range(row.start // self.size, (row.start + row.count - 1) // self.size + 1)
+            for group in range(len(self.windows))
         )
         assert max(written.values()) == 1, "two rows write to one page"
         sampled = []
         for row, states in zip(plan.rows, chains, strict=True):
-            for position, state in enumerate(states):
-                page = self.table[row.slot, position // self.size]
-                assert self.cells[page, position % self.size] == state, f"wrong content at {position} of {row}"
+            for group, window in enumerate(self.windows):
+                for position in range(0 if window is None else max(row.start - window + 1, 0), len(states)):
+                    held = self.cells[self.page(row.slot, group, position), position % self.size]
+                    assert held == (group, states[position]), f"wrong content at {position} of {row}, group {group}"
             token = next_token(states[-1])
             sampled.append(token if row.sample else -1)
             if row.sample:
                 self.tokens[row.slot, row.start + row.count] = token
         return sampled
+
+    def page(self, slot: int, group: int, position: int) -> int:
+        return self.table[slot, position // self.size * len(self.windows) + group]
 
     def _write(self, plan: Plan, index: int) -> list[int]:
         """Fill the row's part of the cache. Returns the chain at each of its positions, from 0."""
@@ -103,8 +110,8 @@ class FakeRunner:
             state = chain(state, token)
             states.append(state)
             if position >= row.start:
-                page = self.table[row.slot, position // self.size]
-                self.cells[page, position % self.size] = state
+                for group in range(len(self.windows)):
+                    self.cells[self.page(row.slot, group, position), position % self.size] = (group, state)
         return states
 
 
@@ -175,8 +182,7 @@ class Simulation:
 
     def check_pages(self) -> None:
         scheduler, pool, cache = self.scheduler, self.scheduler.pool, self.scheduler.cache
-        held = Counter(page for request in scheduler.running for page in request.pages)
-        assert 0 not in held
+        held = Counter(page for request in scheduler.running for page in request.pages if page)
         refs = {page: pool.refs(page) for page in range(1, pool.capacity + 1)}
         assert refs == {page: held[page] for page in refs}
         free = [*pool._empty, *pool._cached]
@@ -194,8 +200,21 @@ class Simulation:
             assert [request.order for request in queue] == sorted(request.order for request in queue)
         for request in scheduler.running:
             assert request.num_shared * scheduler.page_size <= request.num_computed <= request.num_tokens
+            self.check_windows(request)
         for request in [*scheduler.running, *scheduler.waiting]:
             assert scheduler._requests[request.request_id] is request
             assert request.num_tokens == len(request.all_token_ids) + request.num_inflight
         for request in scheduler.waiting:
             assert (request.slot, request.pages, request.num_computed) == (None, [], 0)
+
+    def check_windows(self, request: Request) -> None:
+        """All that the request's next token sees is there, and little more."""
+        scheduler, groups = self.scheduler, self.scheduler.groups
+        for group, window in enumerate(groups.windows):
+            pages = request.pages[group :: len(groups)]
+            assert len(pages) * scheduler.page_size >= request.num_computed
+            gone = pages.count(0)
+            assert 0 not in pages[gone:], "only leading pages may be missing"
+            assert gone <= (0 if window is None else groups.behind(window, request.num_computed))
+        count = sum(page > 0 for page in request.pages)
+        assert count <= groups.held(max(request.num_tokens, request.num_computed), scheduler.chunk)

@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vjax.engine.messages import EngineRequest
+from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.prefix_cache import PrefixCache
 from vjax.engine.request import Request
 from vjax.sampling_params import SamplingParams
 
 SIZE = 4
+PLAIN = PageGroups((None,), SIZE)
 
 
 def request(tokens: list[int], salt: str | None = None, extra: tuple[str, ...] = ()) -> Request:
@@ -20,7 +22,7 @@ def request(tokens: list[int], salt: str | None = None, extra: tuple[str, ...] =
 
 
 def hashes(made: Request) -> list[bytes]:
-    cache = PrefixCache(PagePool(2), SIZE)
+    cache = PrefixCache(PagePool(2), PLAIN)
     cache.lookup(made, 0)
     cache._hash(made, len(made.prompt_token_ids) // SIZE)
     return made.page_hashes
@@ -51,7 +53,7 @@ def test_salt_and_extra_keys_separate_whole_sequences() -> None:
 
 def test_hashes_grow_with_the_output() -> None:
     made = request([1, 2, 3])
-    cache = PrefixCache(PagePool(5), SIZE)
+    cache = PrefixCache(PagePool(5), PLAIN)
     made.output_token_ids += [4, 5, 6, 7, 8]
     made.pages = [1, 2]
     cache.commit(made, 1)
@@ -61,7 +63,7 @@ def test_hashes_grow_with_the_output() -> None:
 
 def test_lookup_stops_at_the_first_unknown_page() -> None:
     pool = PagePool(9)
-    cache = PrefixCache(pool, SIZE)
+    cache = PrefixCache(pool, PLAIN)
     known = stored(pool, cache, list(range(12)))
     assert cache.lookup(request([*range(12), 99]), 3) == known.pages[:3]
     assert cache.lookup(request([*range(12), 99]), 2) == known.pages[:2]
@@ -71,7 +73,7 @@ def test_lookup_stops_at_the_first_unknown_page() -> None:
 
 def test_partial_pages_are_not_found() -> None:
     pool = PagePool(9)
-    cache = PrefixCache(pool, SIZE)
+    cache = PrefixCache(pool, PLAIN)
     known = stored(pool, cache, list(range(7)))
     assert len(cache) == 1
     assert cache.lookup(request(list(range(8))), 2) == known.pages[:1]
@@ -79,7 +81,7 @@ def test_partial_pages_are_not_found() -> None:
 
 def test_a_hash_belongs_to_its_first_page() -> None:
     pool = PagePool(9)
-    cache = PrefixCache(pool, SIZE)
+    cache = PrefixCache(pool, PLAIN)
     first, second = stored(pool, cache, list(range(8))), stored(pool, cache, list(range(8)))
     assert first.pages != second.pages
     assert cache.lookup(request(list(range(8))), 2) == first.pages
@@ -91,7 +93,7 @@ def test_a_hash_belongs_to_its_first_page() -> None:
 
 def test_reused_page_is_not_found_any_more() -> None:
     pool = PagePool(4)
-    cache = PrefixCache(pool, SIZE)
+    cache = PrefixCache(pool, PLAIN)
     known = stored(pool, cache, list(range(12)))
     head, middle, _ = known.pages
     pool.free(known.pages)
@@ -105,7 +107,7 @@ def test_reused_page_is_not_found_any_more() -> None:
 
 def test_reset() -> None:
     pool = PagePool(4)
-    cache = PrefixCache(pool, SIZE)
+    cache = PrefixCache(pool, PLAIN)
     pool.free(stored(pool, cache, list(range(12))).pages)
     cache.reset()
     assert len(cache) == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.engine.fake_runner import EOS, VOCAB, Simulation, expected
 from vjax.engine.messages import EngineRequest, TokenLogprobs
+from vjax.engine.page_groups import PageGroups
 from vjax.engine.scheduler import Scheduler
 from vjax.sampling_params import SamplingParams
 
@@ -63,13 +64,16 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
 def schedulers(draw: st.DrawFn) -> tuple[Scheduler, int]:
     size = draw(st.sampled_from([1, 3, 4, 16]))
     slots = draw(st.integers(1, 5))
-    one = -(-MAX_MODEL_LEN // size)
+    windows = draw(st.sampled_from([(None,), (None,), (1,), (5,), (None, 6), (9, None, 9), (4, 12)]))
+    budget = draw(st.integers(slots, slots + 30))
+    one = PageGroups(windows, size).held(MAX_MODEL_LEN, budget)
     scheduler = Scheduler(
         num_pages=1 + one + draw(st.integers(0, one)),
         page_size=size,
         num_slots=slots,
-        max_num_batched_tokens=draw(st.integers(slots, slots + 30)),
+        max_num_batched_tokens=budget,
         max_model_len=MAX_MODEL_LEN,
+        windows=windows,
         enable_prefix_caching=draw(st.sampled_from([True, True, False])),
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3])),

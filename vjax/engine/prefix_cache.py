@@ -1,4 +1,7 @@
-"""Finds pages by what is in them: the hash of a page covers its tokens and everything before them."""
+"""Finds pages by what is in them: the hash of a page covers its tokens and everything before them.
+
+A page also belongs to a group of layers (`page_groups`): the same tokens fill one page in each.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from hashlib import sha256
 
 import msgspec
 
+from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.request import Request
 
@@ -16,36 +20,63 @@ ROOT = sha256(b"vjax prefix cache").digest()
 class PrefixCache:
     """Maps the hashes of full pages to pages of `pool`, and forgets those that the pool hands out again."""
 
-    def __init__(self, pool: PagePool, page_size: int) -> None:
-        self.pool, self.page_size = pool, page_size
-        self._pages: dict[bytes, int] = {}
-        self._hashes: dict[int, bytes] = {}
-        self._pack = struct.Struct(f"<{page_size}I").pack
+    def __init__(self, pool: PagePool, groups: PageGroups) -> None:
+        self.pool, self.groups, self.page_size = pool, groups, groups.page_size
+        self._full = [group for group, window in enumerate(groups.windows) if window is None]
+        self._windows = [(group, window) for group, window in enumerate(groups.windows) if window is not None]
+        self._pages: dict[tuple[bytes, int], int] = {}  # by hash and group
+        self._hashes: dict[int, tuple[bytes, int]] = {}
+        self._pack = struct.Struct(f"<{self.page_size}I").pack
         pool.on_evict = self._evict
 
     def __len__(self) -> int:
         return len(self._pages)
 
     def lookup(self, request: Request, most: int) -> list[int]:
-        """The longest run of known pages that the request starts with, at most `most` pages. Takes no reference."""
-        found: list[int] = []
-        for index in range(most):
-            self._hash(request, index + 1)
-            page = self._pages.get(request.page_hashes[index])
-            if page is None:
+        """Known pages for as much of the request's beginning as possible, at most `most` pages in each group, in the
+        order of `Request.pages`. Takes no reference."""
+        count, known, hashes = 0, self._pages, request.page_hashes
+        if not self._full:
+            self._hash(request, most)
+            count = most
+        while count < most:
+            self._hash(request, count + 1)
+            if any((hashes[count], group) not in known for group in self._full):
                 break
-            found.append(page)
-        return found
+            count += 1
+        # A window's layers ask only for what the next token sees, so they may know a long beginning and not a short one.
+        while (missing := self._missing(hashes, count)) is not None:
+            count = missing
+        first = [0 if window is None else self._behind(window, count) for window in self.groups.windows]
+        return [
+            known[hashes[index], group] if index >= first[group] else 0
+            for index in range(count)
+            for group in range(len(first))
+        ]
+
+    def _missing(self, hashes: list[bytes], count: int) -> int | None:
+        """The last of the first `count` pages that a window's layers see from there, and do not have."""
+        for group, window in self._windows:
+            for index in range(count - 1, self._behind(window, count) - 1, -1):
+                if (hashes[index], group) not in self._pages:
+                    return index
+        return None
+
+    def _behind(self, window: int, count: int) -> int:
+        return self.groups.behind(window, count * self.page_size)
 
     def commit(self, request: Request, count: int) -> None:
-        """Make the request's first `count` pages findable: they are full, their tokens are known, and the step that
-        fills them was or is about to be dispatched."""
+        """Make the request's first `count` pages of each group findable: they are full, their tokens are known, and the
+        step that fills them was or is about to be dispatched."""
         self._hash(request, count)
-        for index in range(request.num_shared, count):
-            digest, page = request.page_hashes[index], request.pages[index]
-            if digest not in self._pages:  # else somebody computed the same page at the same time
-                self._pages[digest] = page
-                self._hashes[page] = digest
+        size = len(self.groups)
+        for at in range(request.num_shared * size, count * size):
+            index, group = divmod(at, size)
+            key, page = (request.page_hashes[index], group), request.pages[at]
+            # Somebody may have computed the same page at the same time; a page behind the window may be gone.
+            if page and key not in self._pages:
+                self._pages[key] = page
+                self._hashes[page] = key
                 self.pool.keep(page)
         request.num_shared = count
 
@@ -54,9 +85,6 @@ class PrefixCache:
         self.pool.forget(self._hashes)
         self._pages.clear()
         self._hashes.clear()
-
-    def page_of(self, digest: bytes) -> int | None:
-        return self._pages.get(digest)
 
     def _evict(self, page: int) -> None:
         del self._pages[self._hashes.pop(page)]

@@ -43,9 +43,9 @@ class Request:
     num_computed: int = 0  # tokens whose keys and values are, or are being, computed
     decoding: bool = False  # the device holds the next input token
     slot: int | None = None
-    pages: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)  # one of each group for the first tokens, then for the next; 0: none
     page_hashes: list[bytes] = field(default_factory=list)  # chained, of full pages; may lag behind
-    num_shared: int = 0  # leading pages that the prefix cache knows
+    num_shared: int = 0  # leading pages of each group that the prefix cache knows
     status: Status = Status.WAITING
     finish_reason: str | None = None
     stop_reason: int | None = None

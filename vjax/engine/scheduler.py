@@ -21,6 +21,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from vjax.engine.messages import EngineOutput, EngineRequest, EngineStats, TokenLogprobs
+from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.prefix_cache import PrefixCache
 from vjax.engine.request import Request, Status
@@ -44,7 +45,8 @@ class Row:
 class Plan:
     """One step. Rows that continue from the device's own token come first (`num_decode` of them).
 
-    `page_updates`: (slot, index, page) entries of page tables that are new in this step, each (slot, index) once.
+    `page_updates`: (slot, index, page) entries of page tables that are new in this step, each (slot, index) once;
+    indices count in `Request.pages`.
     `admitted`: got their slot in this step.
     """
 
@@ -63,6 +65,7 @@ class Plan:
 class Scheduler:
     """Both queues are sorted by `Request.order`: arrival under `fcfs`, priority first under `priority`.
 
+    `windows`: of the groups of layers that have pages of their own (`page_groups`).
     `watermark`: share of pages to leave free when admitting beside running requests, which will need some soon.
     `seed` seeds the requests that bring none; None: from the system.
     """
@@ -74,6 +77,7 @@ class Scheduler:
         num_slots: int,
         max_num_batched_tokens: int,
         max_model_len: int,
+        windows: tuple[int | None, ...] = (None,),
         enable_prefix_caching: bool = True,
         policy: Literal["fcfs", "priority"] = "fcfs",
         long_prefill_token_threshold: int = 0,
@@ -83,11 +87,13 @@ class Scheduler:
         if max_num_batched_tokens < num_slots:
             raise ValueError(f"max_num_batched_tokens={max_num_batched_tokens} is less than num_slots={num_slots}")
         self.page_size, self.max_model_len = page_size, max_model_len
+        self.groups = PageGroups(windows, page_size)
+        self._windows = [(group, window) for group, window in enumerate(windows) if window is not None]
         self.budget = max_num_batched_tokens
         self.chunk = long_prefill_token_threshold or max_num_batched_tokens
         self.by_priority = policy == "priority"
         self.pool = PagePool(num_pages)
-        self.cache = PrefixCache(self.pool, page_size) if enable_prefix_caching else None
+        self.cache = PrefixCache(self.pool, self.groups) if enable_prefix_caching else None
         self.reserve = int(watermark * self.pool.capacity)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -203,7 +209,7 @@ class Scheduler:
     def _plan_decode(self, plan: Plan) -> list[Request]:
         """Rows of the requests that generate. Returns the running ones that do not, yet. There are never more rows
         than slots, so the budget holds them."""
-        rows, size, prefilling = plan.rows, self.page_size, []
+        rows, size, groups, prefilling = plan.rows, self.page_size, len(self.groups), []
         for request in self.running:  # preemption only ever takes its end away
             if not request.decoding:
                 prefilling.append(request)
@@ -211,7 +217,7 @@ class Scheduler:
             if request.num_tokens >= request.limit:
                 continue  # the last token is in flight
             start = request.num_computed
-            if start >= len(request.pages) * size and not self._grow(request, 1, plan):
+            if start * groups >= len(request.pages) * size and not self._grow(request, 1, plan):
                 break
             rows.append(Row(request, start, 1, True, request.slot))  # type: ignore[arg-type]
             request.num_computed = start + 1
@@ -226,7 +232,7 @@ class Scheduler:
             return
         start = request.num_computed
         tokens = min(request.num_tokens - start, room)
-        missing = -(-(start + tokens) // self.page_size) - len(request.pages)
+        missing = -(-(start + tokens) // self.page_size) - len(request.pages) // len(self.groups)
         if missing > 0 and not self._grow(request, missing, plan):
             return
         sample = start + tokens == request.num_tokens
@@ -243,7 +249,10 @@ class Scheduler:
             request.num_inflight += 1
 
     def _grow(self, request: Request, missing: int, plan: Plan) -> bool:
-        """Give a running request more pages, taking them from the last ones in order. False if it was the last."""
+        """Give a running request `missing` more pages of each group, taking them from the last ones in order. False if
+        it was the last."""
+        self._free_behind(request)
+        missing *= len(self.groups)
         pages = self.pool.allocate(missing)
         while pages is None:
             victim = self.running[-1]
@@ -257,8 +266,20 @@ class Scheduler:
     def _attach(self, request: Request, pages: list[int], plan: Plan) -> None:
         slot, first = request.slot, len(request.pages)
         assert slot is not None
-        plan.page_updates += [(slot, first + index, page) for index, page in enumerate(pages)]
+        plan.page_updates += [(slot, first + index, page) for index, page in enumerate(pages) if page]
         request.pages += pages
+
+    def _free_behind(self, request: Request) -> None:
+        """Give back the pages behind windows. Steps in flight may still read them: whoever gets them writes later."""
+        pages, size, gone = request.pages, len(self.groups), []
+        for group, window in self._windows:
+            at = (self.groups.behind(window, request.num_computed) - 1) * size + group
+            while at >= 0 and pages[at]:
+                gone.append(pages[at])
+                pages[at] = 0
+                at -= size
+        if gone:
+            self.pool.free(gone)
 
     def _preempt(self, victim: Request, plan: Plan) -> None:
         """Back to waiting, to be computed again from its tokens; mostly a prefix hit. Only decode rows of this plan can
@@ -307,18 +328,19 @@ class Scheduler:
         """Give a waiting request its slot and the pages of its prefix that are cached; False if the rest of it would
         not fit."""
         hits = self._lookup(request)
-        reclaimed = sum(1 for page in hits if not self.pool.refs(page))
+        shared = [page for page in hits if page]
+        reclaimed = sum(1 for page in shared if not self.pool.refs(page))
         reserve = self.reserve if self.running else 0
-        if self._pages_for(request.num_tokens) - len(hits) > self.pool.num_free - reclaimed - reserve:
+        if self.groups.held(request.num_tokens, self.chunk) - len(shared) > self.pool.num_free - reclaimed - reserve:
             return False
-        for page in hits:
+        for page in shared:
             self.pool.share(page)
         del self.waiting[0]
         request.status = Status.RUNNING
         request.slot = self._free_slots.pop()
         self._attach(request, hits, plan)
-        request.num_shared = len(hits)
-        request.num_computed = request.num_cached_tokens = len(hits) * self.page_size
+        request.num_shared = len(hits) // len(self.groups)
+        request.num_computed = request.num_cached_tokens = request.num_shared * self.page_size
         insort(self.running, request, key=ORDER)
         plan.admitted.append(request)
         if request.scheduled_time is None:
@@ -344,13 +366,10 @@ class Scheduler:
             return "the prompt is empty."
         if prompt >= self.max_model_len:
             return f"the prompt of {prompt} tokens leaves no room in the context of {self.max_model_len}."
-        room = self.pool.capacity * self.page_size
-        if request.num_tokens > room:
+        if self.groups.held(request.num_tokens, self.chunk) > self.pool.capacity:
+            room = self.groups.room(self.pool.capacity, self.chunk, self.max_model_len)
             return f"the request needs a cache of {request.num_tokens} tokens, and the whole cache holds {room}."
         return None
-
-    def _pages_for(self, tokens: int) -> int:
-        return -(-tokens // self.page_size)
 
     # Reading and ending.
 
@@ -384,7 +403,7 @@ class Scheduler:
         assert request.slot is not None
         self._free_slots.append(request.slot)
         request.slot = None
-        self.pool.free(request.pages)
+        self.pool.free([page for page in request.pages if page])
         request.pages = []
 
     def _refuse(self, request: Request, error: str) -> None:
