@@ -84,8 +84,9 @@ def export(
     model, params = load_model(config, make_mesh(1), packed=False)
     if max_len > model.config.max_position:
         raise ModelError(f"--max-len {max_len} is more than the model's own {model.config.max_position}.")
-    shape = _state_shape(max(batch), max_len, config.block_size)
-    plan = BucketPlan(tuple(sorted(batch)), tuple(sorted(prefill)), max(batch))
+    groups = len(model.config.windows)
+    shape = _state_shape(max(batch), max_len, config.block_size, groups)
+    plan = BucketPlan(tuple(sorted(batch)), tuple(sorted(prefill)), max(batch), groups)
     keys = [plan.key(False, t) for t in plan.prefill] + [plan.key(True, s) for s in plan.decode]
     weights, names, treedef = _flatten(params)
     state = abstract_state(model.config, shape, compute_dtype(params), make_mesh(1))
@@ -147,9 +148,9 @@ def _artifact(
     return bytes(exported.serialize())
 
 
-def _state_shape(rows: int, max_len: int, page_size: int) -> StateShape:
+def _state_shape(rows: int, max_len: int, page_size: int, groups: int) -> StateShape:
     """Each row owns enough pages for `max_len` tokens; page 0 is the dummy."""
-    return StateShape(rows * -(-max_len // page_size) + 1, page_size, rows, max_len)
+    return StateShape(rows * -(-max_len // page_size) * groups + 1, page_size, rows, max_len, groups)
 
 
 def _flatten(params: Tree) -> tuple[list[Any], list[str], Any]:
@@ -188,6 +189,7 @@ def _manifest(
         "max_len": shape.max_model_len,
         "page_size": shape.page_size,
         "pages": shape.pages,
+        "page_groups": shape.groups,
         "slots": shape.slots,
         "row_params": list(ROW_PARAMS),
         "float_params": list(FLOATS),
@@ -207,7 +209,8 @@ def _manifest(
                 "kv_len": "tokens of the row in the cache after this step; 0 for unused rows",
                 "store": "position where the sampled token is kept for the next decode step; -1: not kept",
                 "params": "one line for each of row_params; those in float_params are float32 bits",
-                "pages": "page-table updates: slot, index in its table, page; slot -1 for unused entries",
+                "pages": "page-table updates: slot, index in its table, page; slot -1 for unused entries. A table "
+                "holds a page for each of page_groups for its first page_size tokens, then for the next",
                 "edits": "logit edits: row (-1: unused), token, kind (0 bias, 1 ban, 2 allow), float32 bits, after",
                 "ids": "prefill: token ids; -1 takes the token kept at that position",
                 "position": "prefill: position of each token in its row's sequence; -1 for padding",

@@ -49,13 +49,13 @@ class Runner:
             value = {"top_p": 1.0, "repetition_penalty": 1.0, **sampling}.get(name, 0)
             line[:] = np.float32(value).view(np.int32) if name in m["float_params"] else value
         field["slot"][:], field["kv_len"][:] = m["slots"], 0
-        updates, at, width = [], 0, -(-m["max_len"] // m["page_size"])
+        updates, at, groups, size = [], 0, m["page_groups"], m["page_size"]
         for r, (slot, start, ids) in enumerate(rows):
             end = start + len(ids)
             field["slot"][r], field["kv_len"][r], field["store"][r] = slot, end, end
-            # A slot owns the pages from 1 + slot * width on; page 0 is a dummy.
-            pages = range(start // m["page_size"], (end - 1) // m["page_size"] + 1)
-            updates += [(slot, i, 1 + slot * width + i) for i in pages]
+            first = 1 + slot * -(-m["max_len"] // size) * groups  # of a slot's pages; page 0 is a dummy
+            pages = range(start // size * groups, ((end - 1) // size + 1) * groups)
+            updates += [(slot, i, first + i) for i in pages]
             if spec["kind"] == "prefill":
                 span, field["query_start"][r] = slice(at, at + len(ids)), at
                 field["ids"][span], field["position"][span], field["row"][span] = ids, range(start, end), r

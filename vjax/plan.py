@@ -15,6 +15,7 @@ import numpy as np
 from vjax import shapes
 from vjax.cli_args import parse_size
 from vjax.engine.limits import temporary_bytes
+from vjax.engine.page_groups import PageGroups
 from vjax.engine.state import page_bytes, state_bytes
 from vjax.errors import ModelError
 from vjax.loading.checkpoint import param_dtype
@@ -45,6 +46,7 @@ class Plan:
     weights_per_device: int
     cache_per_token: int
     cache_per_token_per_device: int
+    cache_per_request_per_device: int  # of `context` tokens: layers with a window keep no more than that
     temporaries_per_device: int
     state_per_device: int  # of recurrent layers, for all rows
     cache_tokens: int  # that fit
@@ -96,16 +98,23 @@ def plan(
     shards = [math.prod(shard_shape(param.shape, param.axes, devices)) for param in params]
     held = [shard * size for shard, size in zip(shards, sizes, strict=True)]
     context = max_model_len or config.max_position
-    whole = page_bytes(config, PAGE, kind) // PAGE
-    each = page_bytes(config, PAGE, kind, devices) // PAGE
+    groups, page = PageGroups(config.windows, PAGE), page_bytes(config, PAGE, kind, devices)
+    whole, each = (page_bytes(config, PAGE, kind, n) * len(groups) // PAGE for n in (1, devices))
+    request = groups.held(context, tokens) * page
     spare = temporary_bytes(config, rows, tokens, kind, max(held))
     state = state_bytes(config, rows, devices)
     free = max(int(memory * utilization) - sum(held) - spare - state, 0)
-    room = free // each if each else rows * context * (free > 0)
+    if not page:
+        room = rows * context * (free > 0)
+    elif config.windows == (None,):
+        room = free // each
+    else:
+        room = free // request * context or groups.room(free // page, tokens, context)
     return Plan(
         model=model, architecture=config.architecture, parameters=sum(param.size for param in params),
         dtype=np.dtype(kind).name, devices=devices, memory_per_device=memory, weights=weights,
         weights_per_device=sum(held), cache_per_token=whole, cache_per_token_per_device=each,
+        cache_per_request_per_device=request,
         temporaries_per_device=spare, state_per_device=state, cache_tokens=room, context=context,
         requests=room // context,
     )  # fmt: skip
@@ -117,6 +126,7 @@ def text(made: Plan) -> str:
         f"weights      {_gib(made.weights)}" + _share(made.devices, made.weights_per_device),
         f"cache        {made.cache_per_token / 1024:.1f} KiB a token"
         + ("" if made.devices == 1 else f", {made.cache_per_token_per_device / 1024:.1f} KiB on each device"),
+        *_windowed(made),
         *([f"state        {_gib(made.state_per_device)} on each device"] if made.state_per_device else []),
         f"temporaries  {_gib(made.temporaries_per_device)} on each device, at most",
     ]
@@ -130,6 +140,13 @@ def text(made: Plan) -> str:
     else:
         lines.append(f"{where}: does not fit; more devices, more memory or a smaller dtype")
     return "\n".join(lines)
+
+
+def _windowed(made: Plan) -> list[str]:
+    if made.cache_per_request_per_device >= made.context * made.cache_per_token_per_device:
+        return []
+    size = _gib(made.cache_per_request_per_device)
+    return [f"             {size} a request of {made.context} tokens on each device: some layers have a window"]
 
 
 def _config(model: str) -> dict[str, Any]:

@@ -57,13 +57,16 @@ class Driver:
         self.engine.reset_prefix_cache()
 
     @contextmanager
-    def few_pages(self, pages: int) -> Iterator[None]:
-        """The host plans with that many pages and without a prefix cache; the device's graphs stay."""
+    def few_pages(self, tokens: int) -> Iterator[None]:
+        """The host plans with just the pages for a request of that many tokens, and without a prefix cache; the
+        device's graphs stay."""
         engine, runner = self.engine, self.engine.runner
         before = engine.scheduler
+        groups, chunk = before.groups, runner.shape.slots
         engine.scheduler = Scheduler(
-            num_pages=pages, page_size=runner.shape.page_size, num_slots=runner.shape.slots,
-            max_num_batched_tokens=before.budget, max_model_len=before.max_model_len, enable_prefix_caching=False,
+            num_pages=groups.held(tokens, chunk) + 1, page_size=groups.page_size, num_slots=runner.shape.slots,
+            max_num_batched_tokens=chunk, max_model_len=before.max_model_len, windows=groups.windows,
+            enable_prefix_caching=False,
         )  # fmt: skip
         yield
         engine.scheduler = before

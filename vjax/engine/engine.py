@@ -41,7 +41,9 @@ class Engine:
         clock.lap("weights")
         dtype = compute_dtype(params)
         shape = limits.state_shape(config, model.config, dtype, largest_weight=largest_leaf(params))
-        buckets = BucketPlan.make(platform.platform(), shape.slots, limits.max_num_batched_tokens(config))
+        buckets = BucketPlan.make(
+            platform.platform(), shape.slots, limits.max_num_batched_tokens(config), shape.groups
+        )  # fmt: skip
         self.config, self.model = config, model
         self.runner = Runner(
             model,
@@ -63,6 +65,7 @@ class Engine:
             num_slots=shape.slots,
             max_num_batched_tokens=buckets.prefill[-1],
             max_model_len=shape.max_model_len,
+            windows=model.config.windows,
             enable_prefix_caching=config.enable_prefix_caching and model.config.state_spec is None,
             policy=config.scheduling_policy,
             long_prefill_token_threshold=config.long_prefill_token_threshold,

@@ -31,14 +31,15 @@ COMPILER_OPTIONS: dict[str, str | bool] = {"xla_disable_hlo_passes": "rematerial
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Sizes of the graphs: decode rows, prefill tokens, and how many rows a prefill step may hold."""
+    """Sizes of the graphs: decode rows, prefill tokens, how many rows a prefill step may hold, and groups of layers."""
 
     decode: tuple[int, ...]
     prefill: tuple[int, ...]
     rows: int
+    groups: int = 1
 
     @classmethod
-    def make(cls, platform: str, max_num_seqs: int, max_num_batched_tokens: int) -> BucketPlan:
+    def make(cls, platform: str, max_num_seqs: int, max_num_batched_tokens: int, groups: int = 1) -> BucketPlan:
         """Padding is cheap on a GPU below 64 rows, where reading the weights is all the cost; a CPU pays for it."""
         decode: tuple[int, ...]
         prefill: tuple[int, ...]
@@ -47,14 +48,14 @@ class BucketPlan:
         else:
             decode = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
             prefill = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
-        return cls(_cut(decode, max_num_seqs), _cut(prefill, max_num_batched_tokens), max_num_seqs)
+        return cls(_cut(decode, max_num_seqs), _cut(prefill, max_num_batched_tokens), max_num_seqs, groups)
 
     def key(self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False) -> Layout:
         rows = size if decode else min(size, self.rows)
         room = max(16 * rows, 64)
         while room < edits:
             room *= 4
-        return Layout(size, rows, decode, room, prompt_logprobs)
+        return Layout(size, rows, decode, room, prompt_logprobs, self.groups)
 
     def keys(self) -> list[Layout]:
         """All buckets, the most useful first: `first`, then the largest decode graph, then up."""

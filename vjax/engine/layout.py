@@ -43,6 +43,7 @@ class Layout:
     decode: bool
     edits: int
     prompt_logprobs: bool = False
+    groups: int = 1  # pages that a row may get at a time
 
     def __str__(self) -> str:
         kind = f"{'decode' if self.decode else 'prefill'} {self.tokens}"
@@ -50,7 +51,7 @@ class Layout:
 
     @property
     def page_updates(self) -> int:
-        return self.rows if self.decode else self.rows + self.tokens
+        return self.rows * self.groups + (0 if self.decode else self.tokens)
 
     @cached_property
     def fields(self) -> dict[str, tuple[int, tuple[int, ...]]]:

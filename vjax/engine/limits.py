@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from vjax.config import EngineConfig
+from vjax.engine.page_groups import PageGroups
 from vjax.engine.platform import CPU_CACHE_BYTES, free_bytes, platform
 from vjax.engine.state import StateShape, page_bytes, state_bytes
 from vjax.errors import CapacityError, ModelError
@@ -57,10 +58,11 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
             f"no memory for the state of {rows} requests ({state_bytes(model, rows) >> 20} MiB): lower max_num_seqs, "
             "or raise gpu_memory_utilization or kv_cache_memory_bytes."
         )
-    enough = rows * -(-longest // config.block_size) + 1
+    groups, chunk = PageGroups(model.windows, config.block_size), max_num_batched_tokens(config)
+    enough = rows * groups.held(longest, chunk) + 1
     pages = config.num_gpu_blocks_override or (budget // per_page if per_page else enough)
-    room = (pages - 1) * config.block_size  # page 0 is a dummy
-    if room < config.block_size:
+    room = groups.room(pages - 1, chunk, longest)  # page 0 is a dummy
+    if not room:
         raise CapacityError(
             f"no memory for one page of the cache ({per_page >> 10} KiB): "
             "raise gpu_memory_utilization or kv_cache_memory_bytes."
@@ -73,8 +75,9 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
             )
         longest = room
     # More pages than all rows can fill would only cost memory.
-    useful = rows * -(-longest // config.block_size) + 1
-    return StateShape(min(pages, max(useful, 2)) if _capped(config) else pages, config.block_size, rows, longest)
+    useful = rows * groups.held(longest, chunk) + 1
+    pages = min(pages, useful) if _capped(config) else pages
+    return StateShape(pages, config.block_size, rows, longest, len(groups))
 
 
 def _capped(config: EngineConfig) -> bool:

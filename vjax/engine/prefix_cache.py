@@ -44,7 +44,7 @@ class PrefixCache:
             if any((hashes[count], group) not in known for group in self._full):
                 break
             count += 1
-        # A window's layers ask only for what the next token sees, so they may know a long beginning and not a short one.
+        # A window's layers ask only for what the next token sees, so a long beginning may be known and a short one not.
         while (missing := self._missing(hashes, count)) is not None:
             count = missing
         first = [0 if window is None else self._behind(window, count) for window in self.groups.windows]

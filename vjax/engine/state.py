@@ -20,7 +20,8 @@ class State:
     """The cache, and what each slot (a running request's place) holds. The last slot is a dummy for padding rows.
 
     `tokens[slots + 1, length]`: the request's tokens by position; a step stores what it samples here and the next one
-    reads it, so the host need not know it yet. `page_table[slots + 1, W]`: the pages of each slot, in order.
+    reads it, so the host need not know it yet. `page_table[slots + 1, W * G]`: the pages of each slot, one of each
+    group of layers for its first tokens, then for the next.
     """
 
     cache: Cache
@@ -36,10 +37,11 @@ class StateShape:
     page_size: int
     slots: int
     max_model_len: int
+    groups: int = 1
 
     @property
     def table_width(self) -> int:
-        return -(-self.max_model_len // self.page_size)
+        return -(-self.max_model_len // self.page_size) * self.groups
 
 
 def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mesh: Mesh) -> State:
@@ -63,7 +65,7 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
     def ints(*size: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(size, jnp.int32, sharding=replicated(mesh))
 
-    cache: Cache = {kind: pool(spec) for kind, spec in config.cache_specs.items()}
+    cache: Cache = {kind: pool(spec) for kind, spec in config.pools.items()}
     if config.state_spec is not None:
         cache[STATE] = carried(config.state_spec)
     return State(
@@ -91,9 +93,9 @@ def zeros(abstract: State) -> State:
 
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype, devices: int = 1) -> int:
-    """Bytes that one page costs over all layers, on one of `devices` that share the model."""
+    """Bytes that one page costs over all layers of a group, on one of `devices` that share the model."""
     total = 0
-    for spec in config.cache_specs.values():
+    for spec in config.pools.values():
         held = shard_shape(*_pages(spec, 1, page_size), devices)
         total += (2 if spec.values else 1) * math.prod(held) * jnp.dtype(dtype).itemsize
     return total

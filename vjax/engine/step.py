@@ -43,7 +43,7 @@ def step(
     with `prompt_logprobs` also `{"prompt": int32 [T, 2 + 2 * top]}`.
     """
     f = layout.unpack(buffer)
-    rows, positions, tokens, state = _place(f, state, layout)
+    rows, positions, tokens, state = _place(f, state, layout, len(model.config.windows))
     hidden, cache = model.forward(params, tokens, positions, rows, state.cache)  # [T, d]
     last = jnp.maximum(rows.query_start[1:] - 1, 0)  # [S]
     logits = model.unembed(params, hidden if layout.decode else hidden[last])  # [S, V]
@@ -85,7 +85,9 @@ def pack_rows(chosen: jax.Array, logprobs: Logprobs) -> jax.Array:
     return jnp.concatenate([*parts, logprobs.top_ids, bits(logprobs.top)], axis=1)
 
 
-def _place(f: dict[str, Any], state: State, layout: Layout) -> tuple[PagedStep, jax.Array, jax.Array, State]:
+def _place(
+    f: dict[str, Any], state: State, layout: Layout, groups: int
+) -> tuple[PagedStep, jax.Array, jax.Array, State]:
     """Where every token goes: the paged step, positions `[T]`, token ids `[T]`, the state with both tables updated."""
     table = _update_pages(state.page_table, f["pages"])
     slot, kv_len, size = f["slot"], f["kv_len"], _page_size(state)
@@ -101,10 +103,12 @@ def _place(f: dict[str, Any], state: State, layout: Layout) -> tuple[PagedStep, 
     tokens = jnp.where(used, tokens, 0)
     store = jnp.where(used, position, state.tokens.shape[1])
     history = state.tokens if layout.decode else state.tokens.at[slot[row], store].set(tokens, mode="drop")
-    page_table = table[slot]  # [S, W]
-    page = jnp.take_along_axis(page_table[row], (position // size)[:, None], axis=1)[:, 0]
+    # Arrays of their own: a kernel may get a slice of one as a view that is not aligned.
+    page_table = tuple(table[slot].reshape(len(slot), -1, groups)[:, :, group] for group in range(groups))  # [S, W]
     past_pool = jnp.iinfo(jnp.int32).max
-    index = jnp.where(used, page * size + position % size, past_pool)
+    index = tuple(
+        jnp.where(used, pages[row, position // size] * size + position % size, past_pool) for pages in page_table
+    )
     paged = PagedStep(row, index, query_start, kv_len, page_table, slot, layout.decode)
     return paged, position, tokens, State(state.cache, history, table)
 

@@ -38,6 +38,7 @@ class AttentionSpec:
     gated: bool = False  # the output times the sigmoid of a gate, one a channel
     pool: str = "full"  # the kind of its cache, and its place there
     pool_layer: int = 0
+    group: int = 0  # whose page table it goes by
     stored: bool = False  # an earlier layer has put its keys and values there
 
 
@@ -93,11 +94,11 @@ def attend(
     holds. Where the cache has keys alone, values must be their first channels."""
     if cache is None or ctx.step is None:
         return _attend_whole(q, k, v, ctx, spec, sinks), cache
-    step, pool = ctx.step, cache[spec.pool]
+    step, pool, group = ctx.step, cache[spec.pool], spec.group
     if not spec.stored:
-        pool = pool.write(spec.pool_layer, step.write_index, k, v)
+        pool = pool.write(spec.pool_layer, step.write_index[group], k, v)
     out = paged_attention(
-        q, pool.k, pool.v, step.page_table, step.kv_len, step.query_start, ctx.positions, decode=step.decode,
+        q, pool.k, pool.v, step.page_table[group], step.kv_len, step.query_start, ctx.positions, decode=step.decode,
         first_page=spec.pool_layer * pool.pages, value_dim=v.shape[-1], scale=spec.scale, window=spec.window,
         softcap=spec.softcap, sinks=sinks,
     )  # fmt: skip

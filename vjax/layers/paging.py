@@ -1,6 +1,7 @@
 """The paged key/value cache as layers see it, and the step that says which token belongs where.
 
-T tokens in S rows; a row is one request's consecutive tokens. P pages a layer, `page_size` tokens each.
+T tokens in S rows; a row is one request's consecutive tokens. P pages a layer, `page_size` tokens each. Layers that see
+equally far share a page table, as one of G groups; mostly there is one.
 """
 
 from __future__ import annotations
@@ -120,9 +121,9 @@ class PagedStep:
     """
 
     row_of_token: jax.Array  # [T] int32
-    write_index: jax.Array  # [T] int32: page * page_size + offset, or past the pool for padding
+    write_index: tuple[jax.Array, ...]  # by group, [T] int32: page * page_size + offset, or past the pool for padding
     query_start: jax.Array  # [S + 1] int32: row r's tokens are query_start[r] .. query_start[r + 1]
     kv_len: jax.Array  # [S] int32: keys of the row, this step's included; 0 for an unused row
-    page_table: jax.Array  # [S, W] int32
+    page_table: tuple[jax.Array, ...]  # by group, [S, W] int32; what is behind its window may be another request's
     slot: jax.Array  # [S] int32: the row's place in the state; the last one for unused rows
     decode: bool = field(metadata=dict(static=True))

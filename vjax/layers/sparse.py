@@ -55,7 +55,7 @@ def sparse_latent_attention(
         ctx.tap("attention", weights)  # [H, T, T]
         out = jnp.einsum("hts,sr->thr", weights.astype(x.dtype), key[:, :rank], precision=lax.Precision.HIGHEST)
         return expand(w, out), cache
-    pool = cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, key)
+    pool = cache[spec.pool].write(spec.pool_layer, ctx.step.write_index[0], key)
     out = _attend_selected(query, selected, pool, ctx.step, spec, rank)
     return expand(w, out), {**cache, spec.pool: pool}
 
@@ -73,7 +73,7 @@ def _choose(
         best = lax.top_k(jnp.where(seen, index_scores(q, key, weights), -jnp.inf), min(spec.topk, len(x)))[1]
         return jnp.zeros(seen.shape, bool).at[jnp.arange(len(x))[:, None], best].set(True), cache
     assert spec.pool_layer is not None
-    pool = cache["index"].write(spec.pool_layer, ctx.step.write_index, key)
+    pool = cache["index"].write(spec.pool_layer, ctx.step.write_index[0], key)
     chosen = _choose_paged(q, weights, pool, ctx.step, ctx.positions, spec)
     return chosen, {**cache, "index": pool}
 
@@ -89,8 +89,8 @@ def _choose_paged(
     q: jax.Array, weights: jax.Array, pool: KVPool, step: PagedStep, positions: jax.Array, spec: IndexerSpec
 ) -> jax.Array:
     """Positions `[T, topk]` of each token's best keys. Keys are scored in blocks, as many as the longest row needs."""
-    size, capacity = pool.page_size, step.page_table.shape[1] * pool.page_size
-    width = max(min(BLOCK // size, step.page_table.shape[1]), 1)  # pages of a block
+    size, table_width = pool.page_size, step.page_table[0].shape[1]
+    capacity, width = table_width * size, max(min(BLOCK // size, table_width), 1)  # pages of a block
     topk = min(spec.topk, capacity)
 
     def tile(token: jax.Array) -> jax.Array:
@@ -134,7 +134,7 @@ def _attend_selected(
 def page_tables(step: PagedStep, pool: KVPool | EntryPool, layer: int, token: jax.Array) -> jax.Array:
     """The page table of each token's row, counted in the whole pool."""
     row = token if step.decode else step.row_of_token[token]
-    return step.page_table[row] + layer * pool.pages
+    return step.page_table[0][row] + layer * pool.pages
 
 
 def in_tiles(tile: Callable[[jax.Array], jax.Array], step: PagedStep, out: jax.Array) -> jax.Array:

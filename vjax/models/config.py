@@ -63,6 +63,8 @@ class ModelConfig:
     tie_embeddings: bool
     ropes: tuple[Rope, ...]
     attention: tuple[AttentionSpec, ...]  # one per layer; recurrent layers ignore theirs
+    windows: tuple[int | None, ...] = (None,)  # of the groups of layers that share a page table (`models.page_groups`)
+    group_layers: int | None = None  # room in a group, where there are several
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
@@ -106,6 +108,13 @@ class ModelConfig:
     def cache_specs(self) -> dict[str, CacheSpec]:
         """The page pools this model needs, by kind. At least one, which may have no layers."""
         return {"full": CacheSpec(self.num_layers, self.num_kv_heads, self.head_dim)}
+
+    @property
+    def pools(self) -> dict[str, CacheSpec]:
+        """The same as the engine makes them: groups of layers share a pool with room for the layers of one."""
+        if self.group_layers is None:
+            return self.cache_specs
+        return {kind: replace(spec, num_layers=self.group_layers) for kind, spec in self.cache_specs.items()}
 
     @property
     def state_spec(self) -> StateSpec | None:

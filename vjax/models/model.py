@@ -15,6 +15,7 @@ from vjax.layers.norms import norm
 from vjax.layers.paging import Cache, PagedStep
 from vjax.models.config import ModelConfig
 from vjax.models.family import Family
+from vjax.models.page_groups import grouped
 from vjax.models.registry import family_for
 from vjax.models.spec import Tree
 from vjax.quant import matmul, rows
@@ -35,7 +36,7 @@ class Model:
         config = family.config(hf)
         if any(not getattr(spec, "causal", True) for spec in config.attention):
             raise ModelError(f"{config.architecture} encodes: it has no next token. Load it for `encode`.")
-        return cls(family, config)
+        return cls(family, grouped(config))
 
     def spec(self) -> Tree:
         """The abstract tree: a `Param` for every leaf of `params`."""
