@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "llama": ("llama", "LlamaForCausalLM"),
     "qwen2": ("qwen2", "Qwen2ForCausalLM"),
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "gemma2": ("gemma2", "Gemma2ForCausalLM"),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
     "phi2": ("phi", "PhiForCausalLM"),
     "phi3": ("phi3", "Phi3ForCausalLM"),
@@ -35,7 +36,7 @@ ARCHITECTURES = {
     "ernie4_5-moe": ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"),
     "olmoe": ("olmoe", "OlmoeForCausalLM"),
 }
-GEMMA3_27B_LAYERS = 62
+GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 SOFTMAX = 1  # of `expert_gating_func`
 # Groups of experts and how many count, by whether routers score by sigmoid and the number of experts: what DeepSeek-V3
 # and V2 have, in files from before September 2025 that do not say.
@@ -216,6 +217,14 @@ def _tokens(fields: _Fields) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _gemma2(hf: dict[str, Any], fields: _Fields) -> None:
+    """What llama.cpp knows of Gemma 2 without asking the file."""
+    is_27b = hf["num_hidden_layers"] == GEMMA2_27B_LAYERS
+    hf["query_pre_attn_scalar"] = hf["hidden_size"] // hf["num_attention_heads"] if is_27b else hf["head_dim"]
+    hf["attn_logit_softcapping"] = fields.optional("attn_logit_softcapping", float) or 50.0
+    hf["final_logit_softcapping"] = fields.optional("final_logit_softcapping", float) or 30.0
+
+
 def _gemma3(hf: dict[str, Any], fields: _Fields) -> None:
     """What llama.cpp knows of Gemma 3 without asking the file."""
     layers = hf["num_hidden_layers"]
@@ -390,6 +399,7 @@ def _internlm2(hf: dict[str, Any], fields: _Fields) -> None:
 
 
 FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
+    "gemma2": _gemma2,
     "gemma3": _gemma3,
     "lfm2": _lfm2,
     "starcoder2": _starcoder2,

@@ -49,6 +49,7 @@ def config(hf: dict[str, Any]) -> ModelConfig:
 FAMILY = Family(
     name="Gemma 2",
     architectures=("Gemma2ForCausalLM",),
+    gguf=("gemma2",),
     config=config,
     params=gemma3.params,
     block=gemma3.block,

@@ -139,6 +139,7 @@ GEMMA2 = (
         hidden_act=None,
         tie_word_embeddings=True,
         zero_centred_norms=True,
+        gguf=True,
     ),
 )
 OLMO_ROPES = {
