@@ -63,3 +63,8 @@ def test_two_windows() -> None:
 
 def test_as_many_windows_as_layers() -> None:
     assert with_windows(*range(1, 17)).windows == (16,)
+
+
+def test_other_pools_keep_all_pages() -> None:
+    """Every layer of DeepSeek-V4 has a window, and compressed entries of the same pages lie far behind it."""
+    assert Model.from_hf(load_case("deepseek-v4").config).config.windows == (None,)

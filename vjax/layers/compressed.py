@@ -79,7 +79,7 @@ def compressed_attention(
     if cache is None or ctx.step is None:
         out = _attend_whole(q, key, entries, chosen, w["sinks"], ctx, spec, compress)
     else:
-        pool = cache[spec.pool].write(spec.pool_layer, ctx.step.write_index, key)
+        pool = cache[spec.pool].write(spec.pool_layer, ctx.step.write_index[0], key)
         cache = {**cache, spec.pool: pool}
         out = _attend_paged(q, chosen, w["sinks"], cache, ctx.step, ctx.positions, spec, compress)
     # Values are the keys, rotated: turned back at the query's position, only distances are left in them.
@@ -114,7 +114,7 @@ def _entries(
     made = norm((total.value / total.weight).astype(x.dtype), w["norm"], spec.norm_eps)
     made = rotate_last(made, compress.rope.tables(jnp.maximum(positions - rate + 1, 0)))
     if cache is not None and ctx.step is not None:
-        name, tokens, at = f"{kind}{compress.pool}", cache[spec.pool], ctx.step.write_index
+        name, tokens, at = f"{kind}{compress.pool}", cache[spec.pool], ctx.step.write_index[0]
         pool: EntryPool = cache[name]
         place = at // tokens.page_size * pool.page_size + at % tokens.page_size // rate
         valid = done & (at < tokens.pages * tokens.page_size)
@@ -193,7 +193,7 @@ def _choose(
         best = lax.top_k(scores, min(compress.topk, count))[1]
         return jnp.zeros(scores.shape, bool).at[jnp.arange(len(x))[:, None], best].set(True)
     step, pool, size = ctx.step, cache[f"index_{compress.pool}"], cache["full"].page_size
-    entries = step.page_table.shape[1] * size // rate
+    entries = step.page_table[0].shape[1] * size // rate
     topk = min(compress.topk, entries)
 
     def tile(token: jax.Array) -> jax.Array:
@@ -249,7 +249,7 @@ def _attend_paged(
     """Over the window, and over the chosen entries or all."""
     pool: KVPool = cache[spec.pool]
     size, width = pool.page_size, pool.k.shape[-1]
-    capacity = step.page_table.shape[1] * size
+    capacity = step.page_table[0].shape[1] * size
     window, tokens = min(spec.window or capacity, capacity), pool.k.reshape(-1, width)
     sink = sinks.astype(jnp.float32)[None, :, None]
 

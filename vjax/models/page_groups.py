@@ -29,8 +29,9 @@ def grouped(config: C) -> C:
             window = None
         windows[layer.pool, layer.pool_layer] = window  # layers may share a place
     layers = Counter(windows.values())
-    # Where there are pools of other shapes, or layers that do not attend, all layers stay together.
-    size = None if others or len(windows) != spec.num_layers else _size(layers)
+    if others:  # their pages go with the first pool's, and what reads them may see everything
+        return config
+    size = None if len(windows) != spec.num_layers else _size(layers)  # layers that do not attend have no place
     if size is None or len(layers) == 1:
         return config.with_changes(windows=(None if None in layers else max(filter(None, layers)),))
     groups: list[int | None] = []
