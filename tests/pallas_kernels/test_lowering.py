@@ -24,18 +24,21 @@ rows, heads, groups, dim, width, pages = 8, 2, 4, 128, 16, 100
 allowed = [jax.export.DisabledSafetyCheck.custom_call("triton_kernel_call_ffi")]
 for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
     for dtype in (jnp.bfloat16, jnp.float32):
-        def attend(q, k, v, table, length, start, position):
+        def attend(q, k, v, table, length, start, position, sinks=None):
             return paged_attention(
-                q, k, v, table, length, start, position, decode=decode, first_page=pages, scale=0.1, window=40
+                q, k, v, table, length, start, position, decode=decode, first_page=pages, scale=0.1, window=40,
+                sinks=sinks,
             )
 
         pool = array(2 * pages, 16, heads, dim, dtype=dtype)
         args = (array(tokens, heads, groups, dim, dtype=dtype), pool, pool, array(rows, width), array(rows),
                 array(rows + 1), array(tokens))
-        with dispatch.lowering_for("cuda"):
-            text = jax.export.export(jax.jit(attend), platforms=["cuda"], disabled_checks=allowed)(*args).mlir_module()
-        assert dispatch.chosen() == {"paged_attention": "triton"}, dispatch.chosen()
-        assert text.count("@triton_kernel_call_ffi") == kernels, text.count("@triton_kernel_call_ffi")
+        for more in ((), (array(heads, groups, dtype=jnp.float32),)):
+            with dispatch.lowering_for("cuda"):
+                exported = jax.export.export(jax.jit(attend), platforms=["cuda"], disabled_checks=allowed)(*args, *more)
+            text = exported.mlir_module()
+            assert dispatch.chosen() == {"paged_attention": "triton"}, dispatch.chosen()
+            assert text.count("@triton_kernel_call_ffi") == kernels, text.count("@triton_kernel_call_ffi")
 
 def add(x, update, weight):
     return add_rms_norm(x, update, weight, 1e-5, 1.0)

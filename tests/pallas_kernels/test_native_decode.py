@@ -30,7 +30,8 @@ def problem(kv_len: list[int], heads: int, groups: int, dim: int, page_size: int
 @pytest.mark.parametrize(("heads", "groups", "dim"), [(1, 1, 16), (3, 3, 64), (2, 7, 80), (1, 4, 256)])
 def test_equals_the_reference(kv_len: list[int], heads: int, groups: int, dim: int) -> None:
     args = problem(kv_len, heads, groups, dim, page_size=16)
-    for options in (dict(), dict(window=1), dict(window=40), dict(softcap=5.0)):
+    sinks = jax.random.normal(jax.random.key(0), (heads, groups)) * 3
+    for options in (dict(), dict(window=1), dict(window=40), dict(softcap=5.0), dict(window=9, sinks=sinks)):
         options = dict(scale=dim**-0.5, **options)
         found = jax.jit(lambda *a, o=options: cpu.decode_attention(*a, **o))(*args)
         np.testing.assert_allclose(found, reference.decode_attention(*args, **options), atol=2e-6)
@@ -49,6 +50,8 @@ def test_wrong_shapes_and_wild_pages_do_not_crash() -> None:
     q, k, v, table, kv_len = problem([20, 20], 2, 2, 32, page_size=8)
     wild = cpu.decode_attention(q, k, v, table + 10**6, kv_len + 10**6, scale=1.0)
     assert np.isfinite(wild).all()
+    with pytest.raises(Exception, match="do not belong together"):
+        jax.block_until_ready(cpu.decode_attention(q, k, v, table, kv_len, scale=1.0, sinks=jnp.zeros((2, 1))))
     for bad in ((q[:1], k, v), (q[..., :24], k, v), (q, k[:, :, :1], v), (q, k, v[:3])):
         with pytest.raises(Exception, match="do not belong together"):
             jax.block_until_ready(cpu.decode_attention(*bad, table, kv_len, scale=1.0))

@@ -64,6 +64,21 @@ def test_ragged_equals_dense(name: str, options: dict) -> None:
     np.testing.assert_allclose(got, dense(p, 0.3, **options), atol=2e-5)  # padding is zero
 
 
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("decode", [False, True])
+def test_sinks(decode: bool, window: int | None) -> None:
+    p = problem(DECODE if decode else CASES["mixed"], heads=(3, 5), dim=16, pad=2)
+    options = dict(scale=0.3, window=window, softcap=None, sinks=np.random.default_rng(0).normal(size=(3, 5)) * 3)
+    given = {**options, "sinks": jnp.asarray(options["sinks"])}
+    if decode:
+        got = triton_decode.decode_attention(**poisoned(p), **given)
+    else:
+        got = triton_ragged.ragged_attention(
+            **poisoned(p), query_start=jnp.asarray(p.query_start), positions=jnp.asarray(p.positions), **given
+        )
+    np.testing.assert_allclose(got, dense(p, **options), atol=2e-5)
+
+
 @pytest.mark.parametrize("heads", [(1, 1), (1, 40), (3, 5)])
 def test_ragged_over_groups_and_dims(heads: tuple[int, int]) -> None:
     p = problem([(5, 40), (0, 1), (70, 3)], heads=heads, dim=24)

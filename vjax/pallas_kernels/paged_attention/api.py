@@ -25,13 +25,8 @@ def paged_attention(
     `v_pool`, `k_pool[P, page_size, D]` is one head's; values, and the output, are its first `value_dim` channels.
     `sinks[K, G]` are scores that take part in each query's softmax, with no value (GPT-OSS).
     """
-    options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap)
-    with_sinks = None if sinks is None else "the softmax has sinks"
-    picked = dispatch.pick(
-        "paged_attention",
-        with_sinks or _obstacle(q, v_pool, scale),
-        with_sinks or cpu.obstacle(q, k_pool, v_pool),
-    )
+    options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap, sinks=sinks)
+    picked = dispatch.pick("paged_attention", _obstacle(q, v_pool, scale), cpu.obstacle(q, k_pool, v_pool))
     if picked == "triton" and v_pool is not None:
         # Imported here: Triton is not on every machine, and slow to import.
         from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
@@ -43,7 +38,7 @@ def paged_attention(
     table = page_table + first_page
     if decode and picked == "native" and v_pool is not None:
         return cpu.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
-    options |= {"value_dim": value_dim, "sinks": sinks}
+    options |= {"value_dim": value_dim}
     if decode:
         return reference.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
     return reference.ragged_attention(q, k_pool, v_pool, table, kv_len, query_start, positions, **options)

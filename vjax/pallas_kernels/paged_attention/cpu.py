@@ -21,11 +21,13 @@ def obstacle(q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None) -> str |
 
 def decode_attention(
     q: jax.Array, k_pool: jax.Array, v_pool: jax.Array, page_table: jax.Array, kv_len: jax.Array, *, scale: float,
-    window: int | None = None, softcap: float | None = None,
+    window: int | None = None, softcap: float | None = None, sinks: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """As `reference.decode_attention`; an unused row (`kv_len` 0) gives zeros."""
+    none = jnp.zeros(0, jnp.float32)
     call = jax.ffi.ffi_call("vjax_paged_decode", jax.ShapeDtypeStruct(q.shape, q.dtype))
     return call(
         q, k_pool, v_pool, page_table.astype(jnp.int32), kv_len.astype(jnp.int32),
+        none if sinks is None else sinks.astype(jnp.float32).reshape(-1),
         scale=np.float32(scale), softcap=np.float32(softcap or 0), window=np.int64(window or 0),
     )  # fmt: skip

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_parts import MASKED, capped, page_offsets
+from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, capped, page_offsets, sinks_or
 from vjax.pallas_kernels.triton_call import call
 
 PROGRAMS = 528  # attending programs to aim for: 132 multiprocessors (H100, H200), two at a time, two rounds
@@ -46,7 +46,8 @@ def config_for(dim: int, dtype: jnp.dtype) -> Config:
 
 def decode_attention(
     q: jax.Array, k_pool: jax.Array, v_pool: jax.Array, page_table: jax.Array, kv_len: jax.Array, *, scale: float,
-    first_page: int = 0, window: int | None = None, softcap: float | None = None, config: Config | None = None,
+    first_page: int = 0, window: int | None = None, softcap: float | None = None, sinks: jax.Array | None = None,
+    config: Config | None = None,
 ) -> jax.Array:  # fmt: skip
     """As `reference.decode_attention`, with `first_page` added to the table's entries; `scale` must be positive.
 
@@ -64,8 +65,9 @@ def decode_attention(
         PAGE=k_pool.shape[1], BLOCK_G=max(16, triton.next_power_of_2(groups)), BLOCK=config.block,
     )  # fmt: skip
     return call(
-        _join, (kv_heads * groups, rows), (values, peak, total, first_unit), [(q.shape, q.dtype)], 4, 2,
-        HEADS=kv_heads * groups, DIM=dim, BLOCK_D=heads["BLOCK_D"], BLOCK=JOINED,
+        _join, (kv_heads * groups, rows), (values, peak, total, first_unit, sinks_or(sinks, total)),
+        [(q.shape, q.dtype)], 4, 2, HEADS=kv_heads * groups, DIM=dim, BLOCK_D=heads["BLOCK_D"], BLOCK=JOINED,
+        SINKS=sinks is not None,
     )[0]  # fmt: skip
 
 
@@ -137,17 +139,21 @@ def _attend(
 
 @triton.jit
 def _join(
-    values, peak_in, total_in, first_unit, out,
-    HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+    values, peak_in, total_in, first_unit, sinks, out,
+    HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (K * G, S): one head of one row. An attention sink would join here as one more peak and total."""
+    """Grid (K * G, S): one head of one row. An attention sink joins as one more peak and total, without values."""
     head = tl.program_id(0)
     row = tl.program_id(1)
     begin = tl.load(first_unit + row)
     end = tl.load(first_unit + row + 1)
     d = tl.arange(0, BLOCK_D)
-    peak = tl.full([1], MASKED, tl.float32)
-    total = tl.zeros([1], tl.float32)
+    if SINKS:
+        peak = tl.load(sinks + head + tl.zeros([1], tl.int32)) * LOG2_E
+        total = tl.full([1], 1.0, tl.float32)
+    else:
+        peak = tl.full([1], MASKED, tl.float32)
+        total = tl.zeros([1], tl.float32)
     acc = tl.zeros([BLOCK_D], tl.float32)
     for start in tl.range(begin, end, BLOCK):
         unit = start + tl.arange(0, BLOCK)

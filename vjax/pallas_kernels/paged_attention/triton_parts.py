@@ -3,11 +3,18 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import triton
 import triton.language as tl
 
 MASKED = tl.constexpr(-1e30)  # finite: a row with no visible key must give numbers, not NaN
 LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+def sinks_or(sinks: jax.Array | None, other: jax.Array) -> jax.Array:
+    """`sinks[K, G]` as a kernel reads them: float32, one a head. Without any, `other`: an array that is not read."""
+    return other if sinks is None else sinks.reshape(-1).astype(jnp.float32)
 
 
 @triton.jit

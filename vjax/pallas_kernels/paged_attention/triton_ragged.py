@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, capped, page_offsets
+from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, capped, page_offsets, sinks_or
 from vjax.pallas_kernels.triton_call import call
 
 
@@ -45,7 +45,7 @@ def config_for(dim: int, dtype: jnp.dtype, queries: int) -> Config:
 def ragged_attention(
     q: jax.Array, k_pool: jax.Array, v_pool: jax.Array, page_table: jax.Array, kv_len: jax.Array,
     query_start: jax.Array, positions: jax.Array, *, scale: float, first_page: int = 0, window: int | None = None,
-    softcap: float | None = None, config: Config | None = None,
+    softcap: float | None = None, sinks: jax.Array | None = None, config: Config | None = None,
 ) -> jax.Array:  # fmt: skip
     """As `reference.ragged_attention`, with `first_page` added to the table's entries; `scale` must be positive."""
     tokens, kv_heads, groups, dim = q.shape
@@ -53,11 +53,12 @@ def ragged_attention(
     block_q = max(config.queries, triton.next_power_of_2(groups))
     tiles = plan_tiles(query_start, tokens, block_q // groups)
     return call(
-        _attend, (kv_heads, tiles.shape[0]), (q, k_pool, v_pool, page_table, kv_len, tiles, positions, first_page),
+        _attend, (kv_heads, tiles.shape[0]),
+        (q, k_pool, v_pool, page_table, kv_len, tiles, positions, sinks_or(sinks, positions), first_page),
         [(q.shape, q.dtype)], config.warps, config.stages, KV_HEADS=kv_heads, GROUPS=groups, DIM=dim,
         BLOCK_D=triton.next_power_of_2(dim), SCALE=scale, SOFTCAP=softcap or 0.0, WINDOW=window or 0,
         TABLE_WIDTH=page_table.shape[1], PAGE=k_pool.shape[1], TILE=block_q // groups, BLOCK_Q=block_q,
-        BLOCK=config.block, ROWS=kv_len.shape[0],
+        BLOCK=config.block, ROWS=kv_len.shape[0], SINKS=sinks is not None,
     )[0]  # fmt: skip
 
 
@@ -82,10 +83,10 @@ def plan_tiles(query_start: jax.Array, tokens: int, tile: int) -> jax.Array:
 
 @triton.jit
 def _attend(
-    q, k_pool, v_pool, table, kv_len, tiles, positions, first_page, out,
+    q, k_pool, v_pool, table, kv_len, tiles, positions, sinks, first_page, out,
     KV_HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, TABLE_WIDTH: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Grid (K, N): neighbours read the same tokens' other heads, which lie side by side in memory."""
     head = tl.program_id(0)
@@ -107,8 +108,12 @@ def _attend(
         length = tl.load(kv_len + row, mask=row < ROWS, other=0)  # the padding has no keys
         end = tl.minimum(newest + 1, length)
         pages = table + row.to(tl.int64) * TABLE_WIDTH
-        peak = tl.full([BLOCK_Q], MASKED, tl.float32)
-        total = tl.zeros([BLOCK_Q], tl.float32)
+        if SINKS:
+            peak = tl.load(sinks + head * GROUPS + lane % GROUPS) * LOG2_E
+            total = tl.full([BLOCK_Q], 1.0, tl.float32)
+        else:
+            peak = tl.full([BLOCK_Q], MASKED, tl.float32)
+            total = tl.zeros([BLOCK_Q], tl.float32)
         acc = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
         if WINDOW == 0:  # all queries see these keys: no masks
             begin = tl.minimum(oldest + 1, end) // BLOCK * BLOCK
