@@ -38,7 +38,9 @@ class EngineConfig:
         None, "memory for the cache instead of that share; 1 GiB on CPU by default", size=True
     )  # fmt: skip
     num_gpu_blocks_override: int | None = option(None, "pages in the cache instead of what memory allows")
-    enable_prefix_caching: bool = option(True, "reuse the cache of prompts that start alike")
+    enable_prefix_caching: bool | None = option(
+        None, "reuse the cache of prompts that start alike; by default where no layer is recurrent"
+    )  # fmt: skip
     scheduling_policy: Literal["fcfs", "priority"] = option("fcfs", "who goes first")
     long_prefill_token_threshold: int = option(0, "most prompt tokens of one request in a step; 0: no limit")
     tensor_parallel_size: int = option(1, "devices to spread the model over", short="-tp")

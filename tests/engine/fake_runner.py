@@ -57,6 +57,9 @@ class FakeRunner:
         self.cells: dict[tuple[int, int], tuple[int, int]] = {}  # page, offset -> group, chain
         self.table: dict[tuple[int, int], int] = {}  # slot, index -> page
         self.tokens: dict[tuple[int, int], int] = {}  # slot, position -> token
+        self.carried: dict[int, int] = {}  # slot -> chain after its last token: what recurrent layers know
+        self.snapshots: dict[int, int] = {}
+        self.recurrent = scheduler.snapshots is not None
         self.num_slots = num_slots
 
     def execute(self, plan: Plan) -> list[int]:
@@ -67,6 +70,8 @@ class FakeRunner:
             assert page != 0
             assert index // len(self.windows) * self.size < self.length, "past the page table's end"
             self.table[slot, index] = page
+        for snapshot, slot in plan.restored:
+            self.carried[slot] = self.snapshots[snapshot]
         chains = [self._write(plan, index) for index in range(len(plan.rows))]
         written = Counter(
             self.page(row.slot, group, index * self.size)
@@ -81,10 +86,14 @@ class FakeRunner:
                 for position in range(0 if window is None else max(row.start - window + 1, 0), len(states)):
                     held = self.cells[self.page(row.slot, group, position), position % self.size]
                     assert held == (group, states[position]), f"wrong content at {position} of {row}, group {group}"
+            assert not self.recurrent or not row.start or self.carried[row.slot] == states[row.start - 1]
+            self.carried[row.slot] = states[-1]
             token = next_token(states[-1])
             sampled.append(token if row.sample else -1)
             if row.sample:
                 self.tokens[row.slot, row.start + row.count] = token
+        for slot, snapshot in plan.saved:
+            self.snapshots[snapshot] = self.carried[slot]
         return sampled
 
     def page(self, slot: int, group: int, position: int) -> int:
@@ -193,6 +202,10 @@ class Simulation:
         if cache is not None:
             assert cache._hashes == {page: digest for digest, page in cache._pages.items()}
             assert set(cache._hashes) == kept
+            if cache.snapshots is not None:
+                places = [*cache.snapshots._free, *cache.snapshots._places.values(), *cache.snapshots._new.values()]
+                assert sorted(places) == list(range(len(places))), "a snapshot is lost or has two owners"
+                assert {(digest, 0) for digest in cache.snapshots._places} <= cache._pages.keys()
         slots = [request.slot for request in scheduler.running]
         assert sorted([*slots, *scheduler._free_slots]) == list(range(self.num_slots))
         for queue, status in ((scheduler.waiting, Status.WAITING), (scheduler.running, Status.RUNNING)):

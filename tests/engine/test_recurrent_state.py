@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from vjax.layers.paging import STATE
 from vjax.parallel.mesh import replicated
 
 CASES = ("mamba2", "qwen3-next-dense")
+SHARING = ("mamba2", "lfm2", "qwen3-next-dense")
 OPTIONS = dict(
     max_num_seqs=4, max_num_batched_tokens=16, block_size=4, max_model_len=64, warmup="lazy", use_tqdm_on_load=False
 )  # fmt: skip
@@ -57,6 +59,29 @@ def test_a_slot_is_new_to_its_next_request(driver: Driver) -> None:
     assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == want
 
 
-def test_prefixes_are_not_shared(driver: Driver) -> None:
-    assert driver.engine.config.enable_prefix_caching
+def test_prefixes_are_not_shared_unless_asked(driver: Driver) -> None:
     assert driver.engine.scheduler.cache is None
+
+
+@pytest.mark.parametrize("case", SHARING)
+def test_prefix_hits_go_on_from_a_snapshot(case: str, tmp_path: Path) -> None:
+    """The second time a prompt is known to its last full page, then one that leaves it earlier."""
+    config = EngineConfig(model=str(checkpoint(case, tmp_path)), enable_prefix_caching=True, **OPTIONS)
+    driver, golden = Driver(config, few_graphs=True), load_case(case)
+    want, n = golden.greedy.tolist(), golden.greedy.shape[1]
+    full = sum((len(prompt) - 1) // 4 * 4 for prompt in golden.prompts)
+    assert driver.greedy(golden.prompts, n) == want
+    first = driver.engine.stats().prefix_hits
+    assert driver.greedy(golden.prompts, n) == want
+    assert driver.engine.stats().prefix_hits - first == full
+    longest = max(golden.prompts, key=len)
+    other = [*map(int, longest[:9]), 5, 6, 7, 8, 9, 10, 11]
+    (cold,) = driver.greedy([other], 4)  # leaves the known beginning after two pages: a snapshot is made there
+    hits = driver.engine.stats().prefix_hits
+    (third,) = driver.greedy([[*other[:9], 11, 10, 9, 8]], 4)
+    assert driver.engine.stats().prefix_hits == hits + 8
+    assert driver.engine.reset_prefix_cache()
+    assert driver.greedy([other], 4) == [cold]
+    assert driver.engine.reset_prefix_cache()
+    assert driver.greedy([[*other[:9], 11, 10, 9, 8]], 4) == [third]
+    driver.close()

@@ -74,6 +74,7 @@ def schedulers(draw: st.DrawFn) -> tuple[Scheduler, int]:
         max_num_batched_tokens=budget,
         max_model_len=MAX_MODEL_LEN,
         windows=windows,
+        snapshots=draw(st.sampled_from([0, 1, 2, 9])) if windows == (None,) else 0,
         enable_prefix_caching=draw(st.sampled_from([True, True, False])),
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3])),

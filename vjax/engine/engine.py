@@ -57,8 +57,9 @@ class Engine:
             workers=compile_workers(),
         )
         clock.lap("cache")
-        if config.enable_prefix_caching and model.config.state_spec is not None:
-            log.info("Prefix caching is off: this model's recurrent layers keep one state a request, not one a page.")
+        caching = limits.prefix_caching(config, model.config) and (not model.config.state_spec or shape.snapshots > 0)
+        if not caching and config.enable_prefix_caching is not False:
+            log.info("Prefix caching is off: recurrent layers need snapshots for it, and room for them.")
         self.scheduler = Scheduler(
             num_pages=shape.pages,
             page_size=shape.page_size,
@@ -66,7 +67,8 @@ class Engine:
             max_num_batched_tokens=buckets.prefill[-1],
             max_model_len=shape.max_model_len,
             windows=model.config.windows,
-            enable_prefix_caching=config.enable_prefix_caching and model.config.state_spec is None,
+            enable_prefix_caching=caching,
+            snapshots=shape.snapshots,
             policy=config.scheduling_policy,
             long_prefill_token_threshold=config.long_prefill_token_threshold,
             seed=config.seed,

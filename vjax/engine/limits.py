@@ -7,9 +7,11 @@ import jax.numpy as jnp
 from vjax.config import EngineConfig
 from vjax.engine.page_groups import PageGroups
 from vjax.engine.platform import CPU_CACHE_BYTES, free_bytes, platform
-from vjax.engine.state import StateShape, page_bytes, state_bytes
+from vjax.engine.state import StateShape, page_bytes, snapshot_bytes, state_bytes
 from vjax.errors import CapacityError, ModelError
 from vjax.models.config import ModelConfig
+
+SNAPSHOTS_SHARE, SNAPSHOTS_A_ROW = 0.25, 8  # of the cache's memory, and at most
 
 
 def max_num_seqs(config: EngineConfig) -> int:
@@ -53,6 +55,8 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
     devices = config.tensor_parallel_size
     per_page = page_bytes(model, config.block_size, dtype, devices) * devices  # copies too, where heads do not divide
     budget = _budget(config, model, dtype, largest_weight)
+    snapshots = _snapshots(config, model, max(budget, 0))
+    budget -= snapshots * snapshot_bytes(model)
     if config.num_gpu_blocks_override is None and budget < 0:
         raise CapacityError(
             f"no memory for the state of {rows} requests ({state_bytes(model, rows) >> 20} MiB): lower max_num_seqs, "
@@ -77,7 +81,22 @@ def state_shape(config: EngineConfig, model: ModelConfig, dtype: jnp.dtype, *, l
     # More pages than all rows can fill would only cost memory.
     useful = rows * groups.held(longest, chunk) + 1
     pages = min(pages, useful) if _capped(config) else pages
-    return StateShape(pages, config.block_size, rows, longest, len(groups))
+    return StateShape(pages, config.block_size, rows, longest, len(groups), snapshots)
+
+
+def prefix_caching(config: EngineConfig, model: ModelConfig) -> bool:
+    """Whether prefixes are to be shared: recurrent layers need to be asked, as it costs memory and shorter chunks."""
+    if config.enable_prefix_caching is not None:
+        return config.enable_prefix_caching
+    return model.state_spec is None
+
+
+def _snapshots(config: EngineConfig, model: ModelConfig, budget: int) -> int:
+    """Snapshots of recurrent states, in a part of what is left for pages. None beside windows or several pools."""
+    alike = model.windows == (None,) and len(model.cache_specs) == 1
+    if model.state_spec is None or not alike or not prefix_caching(config, model):
+        return 0
+    return min(int(budget * SNAPSHOTS_SHARE) // snapshot_bytes(model), SNAPSHOTS_A_ROW * max_num_seqs(config))
 
 
 def _capped(config: EngineConfig) -> bool:

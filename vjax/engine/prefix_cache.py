@@ -13,6 +13,7 @@ import msgspec
 from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.request import Request
+from vjax.engine.snapshots import Snapshots
 
 ROOT = sha256(b"vjax prefix cache").digest()
 
@@ -20,12 +21,14 @@ ROOT = sha256(b"vjax prefix cache").digest()
 class PrefixCache:
     """Maps the hashes of full pages to pages of `pool`, and forgets those that the pool hands out again."""
 
-    def __init__(self, pool: PagePool, groups: PageGroups) -> None:
+    def __init__(self, pool: PagePool, groups: PageGroups, snapshots: int = 0) -> None:
+        """`snapshots`: places for those of recurrent layers' states, 0 if there are no such layers."""
         self.pool, self.groups, self.page_size = pool, groups, groups.page_size
         self._full = [group for group, window in enumerate(groups.windows) if window is None]
         self._windows = [(group, window) for group, window in enumerate(groups.windows) if window is not None]
         self._pages: dict[tuple[bytes, int], int] = {}  # by hash and group
         self._hashes: dict[int, tuple[bytes, int]] = {}
+        self.snapshots = Snapshots(snapshots) if snapshots else None
         self._pack = struct.Struct(f"<{self.page_size}I").pack
         pool.on_evict = self._evict
 
@@ -53,6 +56,11 @@ class PrefixCache:
             for index in range(count)
             for group in range(len(first))
         ]
+
+    def snapshot(self, request: Request, most: int) -> int:
+        """The longest beginning, in pages and at most `most`, after which there is a snapshot; 0: none."""
+        assert self.snapshots is not None
+        return next((n for n in range(most, 0, -1) if self.snapshots.find(request.page_hashes[n - 1]) is not None), 0)
 
     def _missing(self, hashes: list[bytes], count: int) -> int | None:
         """The last of the first `count` pages that a window's layers see from there, and do not have."""
@@ -83,11 +91,16 @@ class PrefixCache:
     def reset(self) -> None:
         """Forget every page."""
         self.pool.forget(self._hashes)
+        if self.snapshots is not None:
+            self.snapshots.clear()
         self._pages.clear()
         self._hashes.clear()
 
     def _evict(self, page: int) -> None:
-        del self._pages[self._hashes.pop(page)]
+        key = self._hashes.pop(page)
+        del self._pages[key]
+        if self.snapshots is not None:
+            self.snapshots.drop(key[0])
 
     def _hash(self, request: Request, count: int) -> None:
         """Extend the request's hashes to `count` pages."""

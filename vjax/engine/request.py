@@ -46,6 +46,7 @@ class Request:
     pages: list[int] = field(default_factory=list)  # one of each group for the first tokens, then for the next; 0: none
     page_hashes: list[bytes] = field(default_factory=list)  # chained, of full pages; may lag behind
     num_shared: int = 0  # leading pages of each group that the prefix cache knows
+    snapshot_after: list[int] = field(default_factory=list)  # numbers of pages, descending; chunks end there
     status: Status = Status.WAITING
     finish_reason: str | None = None
     stop_reason: int | None = None

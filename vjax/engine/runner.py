@@ -71,6 +71,7 @@ class Runner:
         self.host_seconds = 0.0  # spent filling and dispatching
         self._set_pages: Any = None
         self._set_history: Any = None
+        self._copy_state: Any = None
 
     def dispatch(self, plan: Plan) -> Pending:
         """Start a step on the device."""
@@ -79,12 +80,17 @@ class Runner:
             self.table.admit(request)
             if request.num_cached_tokens and _penalised(request):
                 self._upload_history(request)
+        first = self.shape.slots + 1  # snapshot
+        for snapshot, slot in plan.restored:
+            self._copy(first + snapshot, slot)
         layout, compiled = self._graph(plan)
         fits = len(plan.page_updates) <= layout.page_updates
         if not fits:
             self._upload_pages(plan.page_updates)
         buffer = fill(plan, layout, self.table, page_updates=fits)
         self.state, result = compiled(self.params, self.state, buffer)
+        for slot, snapshot in plan.saved:
+            self._copy(slot, first + snapshot)
         for array in result.values():
             array.copy_to_host_async()
         self.host_seconds += time.perf_counter() - started
@@ -148,6 +154,11 @@ class Runner:
         assert request.slot is not None
         history[: len(request.all_token_ids)] = request.all_token_ids
         self.state = self._set_history(self.state, np.int32(request.slot), history)
+
+    def _copy(self, source: int, target: int) -> None:
+        if self._copy_state is None:
+            self._copy_state = jax.jit(steps.copy_state, donate_argnums=0)
+        self.state = self._copy_state(self.state, np.int32(source), np.int32(target))
 
     def close(self) -> None:
         self.graphs.close()

@@ -13,7 +13,7 @@ import random
 import time
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
 from typing import Literal
@@ -47,7 +47,8 @@ class Plan:
 
     `page_updates`: (slot, index, page) entries of page tables that are new in this step, each (slot, index) once;
     indices count in `Request.pages`.
-    `admitted`: got their slot in this step.
+    `admitted`: got their slot in this step. `restored`: (snapshot, slot) of states to copy before the step, `saved`:
+    (slot, snapshot) to copy after it.
     """
 
     rows: list[Row]
@@ -56,6 +57,8 @@ class Plan:
     preempted: list[Request]
     num_tokens: int
     num_decode: int
+    restored: list[tuple[int, int]] = field(default_factory=list)
+    saved: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def decode_only(self) -> bool:
@@ -66,6 +69,7 @@ class Scheduler:
     """Both queues are sorted by `Request.order`: arrival under `fcfs`, priority first under `priority`.
 
     `windows`: of the groups of layers that have pages of their own (`page_groups`).
+    `snapshots`: room for states of recurrent layers, without which a prefix is of no use to them; 0: no such layers.
     `watermark`: share of pages to leave free when admitting beside running requests, which will need some soon.
     `seed` seeds the requests that bring none; None: from the system.
     """
@@ -79,6 +83,7 @@ class Scheduler:
         max_model_len: int,
         windows: tuple[int | None, ...] = (None,),
         enable_prefix_caching: bool = True,
+        snapshots: int = 0,
         policy: Literal["fcfs", "priority"] = "fcfs",
         long_prefill_token_threshold: int = 0,
         watermark: float = 0.01,
@@ -93,7 +98,10 @@ class Scheduler:
         self.chunk = long_prefill_token_threshold or max_num_batched_tokens
         self.by_priority = policy == "priority"
         self.pool = PagePool(num_pages)
-        self.cache = PrefixCache(self.pool, self.groups) if enable_prefix_caching else None
+        self.cache = PrefixCache(self.pool, self.groups, snapshots) if enable_prefix_caching else None
+        self.snapshots = self.cache.snapshots if self.cache is not None else None
+        if self.snapshots is not None and self._windows:
+            raise ValueError("snapshots go with layers that see everything")
         self.reserve = int(watermark * self.pool.capacity)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -139,6 +147,8 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step; None if there is nothing to compute now."""
         plan = Plan([], [], [], [], 0, 0)
+        if self.snapshots is not None:
+            self.snapshots.publish()
         prefilling = self._plan_decode(plan)
         plan.num_decode = plan.num_tokens = len(plan.rows)
         for request in prefilling:
@@ -232,6 +242,8 @@ class Scheduler:
             return
         start = request.num_computed
         tokens = min(request.num_tokens - start, room)
+        if request.snapshot_after:
+            tokens = min(tokens, request.snapshot_after[-1] * self.page_size - start)
         missing = -(-(start + tokens) // self.page_size) - len(request.pages) // len(self.groups)
         if missing > 0 and not self._grow(request, missing, plan):
             return
@@ -243,10 +255,20 @@ class Scheduler:
         if self.cache is not None and request.num_computed // self.page_size > request.num_shared:
             # At once, so that a neighbour admitted now shares them: each layer writes before any row reads it.
             self.cache.commit(request, request.num_computed // self.page_size)
+        if request.snapshot_after and request.num_computed == request.snapshot_after[-1] * self.page_size:
+            self._save(request, request.snapshot_after.pop(), plan)
         if sample:
             request.decoding = True
             request.num_tokens += 1
             request.num_inflight += 1
+
+    def _save(self, request: Request, pages: int, plan: Plan) -> None:
+        """Keep what recurrent layers carry after so many pages."""
+        assert self.snapshots is not None
+        assert request.slot is not None
+        place = self.snapshots.take(request.page_hashes[pages - 1])
+        if place is not None:
+            plan.saved.append((request.slot, place))
 
     def _grow(self, request: Request, missing: int, plan: Plan) -> bool:
         """Give a running request `missing` more pages of each group, taking them from the last ones in order. False if
@@ -327,7 +349,7 @@ class Scheduler:
     def _start(self, request: Request, plan: Plan) -> bool:
         """Give a waiting request its slot and the pages of its prefix that are cached; False if the rest of it would
         not fit."""
-        hits = self._lookup(request)
+        hits, known = self._lookup(request)
         shared = [page for page in hits if page]
         reclaimed = sum(1 for page in shared if not self.pool.refs(page))
         reserve = self.reserve if self.running else 0
@@ -341,6 +363,13 @@ class Scheduler:
         self._attach(request, hits, plan)
         request.num_shared = len(hits) // len(self.groups)
         request.num_computed = request.num_cached_tokens = request.num_shared * self.page_size
+        if self.snapshots is not None:
+            if hits:
+                place = self.snapshots.touch(request.page_hashes[request.num_shared - 1])
+                plan.restored.append((place, request.slot))
+            # Where another request may go on alike: where this one left a known beginning, and at its last full page.
+            ends = {known, (request.num_tokens - 1) // self.page_size}
+            request.snapshot_after = sorted((n for n in ends if n > request.num_shared), reverse=True)
         insort(self.running, request, key=ORDER)
         plan.admitted.append(request)
         if request.scheduled_time is None:
@@ -352,12 +381,18 @@ class Scheduler:
                 self._stats.prefix_hits += request.num_cached_tokens
         return True
 
-    def _lookup(self, request: Request) -> list[int]:
-        """Cached pages at the request's start. Its last token is always computed, as its logits are wanted."""
+    def _lookup(self, request: Request) -> tuple[list[int], int]:
+        """The pages of a cached prefix that the request starts with, and the length in pages of the beginning that is
+        known: recurrent layers cannot always go on from its end. Its last token is always computed, as its logits are
+        wanted."""
         params = request.params
         if self.cache is None or params.skip_reading_prefix_cache or params.prompt_logprobs is not None:
-            return []
-        return self.cache.lookup(request, (request.num_tokens - 1) // self.page_size)
+            return [], 0
+        hits = self.cache.lookup(request, (request.num_tokens - 1) // self.page_size)
+        known = len(hits) // len(self.groups)
+        if self.snapshots is not None:
+            hits = hits[: self.cache.snapshot(request, known) * len(self.groups)]
+        return hits, known
 
     def _refusal(self, request: Request) -> str | None:
         """Why a request can never run."""

@@ -38,6 +38,7 @@ class StateShape:
     slots: int
     max_model_len: int
     groups: int = 1
+    snapshots: int = 0  # of recurrent layers' states
 
     @property
     def table_width(self) -> int:
@@ -55,7 +56,7 @@ def abstract_state(config: ModelConfig, shape: StateShape, dtype: jnp.dtype, mes
         return KVPool(leaf, leaf if spec.values else None, shape.pages)  # type: ignore[arg-type]
 
     def carried(spec: StateSpec) -> StatePool:
-        slots = shape.slots + 1
+        slots = shape.slots + 1 + shape.snapshots
         arrays = {}
         for name, size, axes in spec.arrays:
             full = (spec.num_layers * slots, *size)
@@ -103,8 +104,13 @@ def page_bytes(config: ModelConfig, page_size: int, dtype: jnp.dtype, devices: i
 
 def state_bytes(config: ModelConfig, slots: int, devices: int = 1) -> int:
     """Bytes of the recurrent layers' state for that many requests and the dummy, on one of `devices`."""
+    return (slots + 1) * snapshot_bytes(config, devices)
+
+
+def snapshot_bytes(config: ModelConfig, devices: int = 1) -> int:
+    """The same for one."""
     spec = config.state_spec
     if spec is None:
         return 0
     each = sum(4 * math.prod(shard_shape(size, axes, devices)) for _, size, axes in spec.arrays)
-    return spec.num_layers * (slots + 1) * each
+    return spec.num_layers * each

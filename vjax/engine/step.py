@@ -26,7 +26,7 @@ from vjax.engine.sampling import (
     sample,
 )
 from vjax.engine.state import State
-from vjax.layers.paging import KVPool, PagedStep
+from vjax.layers.paging import STATE, KVPool, PagedStep
 from vjax.models.model import Model
 from vjax.models.spec import Tree
 
@@ -76,6 +76,12 @@ def set_history(state: State, slot: jax.Array, tokens: jax.Array) -> State:
 def set_pages(state: State, updates: jax.Array) -> State:
     """Apply page-table updates `[3, n]` (slot, index, page) that did not fit into a step; unused ones have slot -1."""
     return State(state.cache, state.tokens, _update_pages(state.page_table, updates))
+
+
+def copy_state(state: State, source: jax.Array, target: jax.Array) -> State:
+    """Copy what recurrent layers carry: from a slot to a snapshot or back."""
+    cache = {**state.cache, STATE: state.cache[STATE].copy(source, target)}
+    return State(cache, state.tokens, state.page_table)
 
 
 def pack_rows(chosen: jax.Array, logprobs: Logprobs) -> jax.Array:

@@ -79,7 +79,8 @@ STATE = "state"  # the kind of the pool below
 class StatePool:
     """What recurrent layers carry from token to token: each array is `[layers * slots, ...]` float32.
 
-    A slot is a running request's place, the last one a dummy for unused rows. Layer l's slot s is row `l * slots + s`.
+    A slot is a running request's place; then come a dummy for unused rows, and snapshots for the prefix cache.
+    Layer l's slot s is row `l * slots + s`.
     """
 
     arrays: dict[str, jax.Array]
@@ -108,6 +109,17 @@ class StatePool:
 
         return StatePool({name: put(pool, new[name]) for name, pool in self.arrays.items()}, self.slots)
 
+    def copy(self, source: jax.Array, target: jax.Array) -> StatePool:
+        """Slot `source`'s state to slot `target`, in all layers."""
+
+        def put(pool: jax.Array) -> jax.Array:
+            first = jnp.arange(0, pool.shape[0], self.slots)
+            rows = jnp.append(first + target, pool.shape[0])  # one more that is dropped, as in `_put`
+            value = pool[jnp.append(first + source, 0)]
+            return pool.at[rows].set(value, mode="drop")
+
+        return StatePool({name: put(pool) for name, pool in self.arrays.items()}, self.slots)
+
 
 Cache = dict[str, Any]  # by kind: a KVPool or an EntryPool, or a StatePool under STATE
 
@@ -125,5 +137,5 @@ class PagedStep:
     query_start: jax.Array  # [S + 1] int32: row r's tokens are query_start[r] .. query_start[r + 1]
     kv_len: jax.Array  # [S] int32: keys of the row, this step's included; 0 for an unused row
     page_table: tuple[jax.Array, ...]  # by group, [S, W] int32; what is behind its window may be another request's
-    slot: jax.Array  # [S] int32: the row's place in the state; the last one for unused rows
+    slot: jax.Array  # [S] int32: the row's place in the state; a dummy for unused rows
     decode: bool = field(metadata=dict(static=True))
