@@ -31,6 +31,7 @@ ARCHITECTURES = {
     "llama": MODEL_ARCH.LLAMA,
     "qwen2": MODEL_ARCH.QWEN2,
     "qwen3": MODEL_ARCH.QWEN3,
+    "gemma": MODEL_ARCH.GEMMA,
     "gemma2": MODEL_ARCH.GEMMA2,
     "gemma3_text": MODEL_ARCH.GEMMA3,
     "phi": MODEL_ARCH.PHI2,
@@ -56,6 +57,7 @@ ARCHITECTURES = {
     "olmoe": MODEL_ARCH.OLMOE,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
+GEMMAS = ("gemma", "gemma2", "gemma3_text")
 ROTARY = {
     "glm4_moe": 0.5,
     "phi": 0.5,
@@ -65,8 +67,8 @@ ROTARY = {
 }  # share of a head that turns, by default
 QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is SentencePiece-like
-PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3_text": "default"}
-PRE_TOKENIZERS |= {"gemma2": "default"}
+PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2"}
+PRE_TOKENIZERS |= dict.fromkeys(GEMMAS, "default")
 PRE_TOKENIZERS |= {"phi": "phi-2", "phi3": "gpt-4o", "starcoder2": "starcoder", "stablelm": "stablelm2"}
 PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r", "lfm2": "lfm2"}
 PRE_TOKENIZERS |= {"deepseek_v2": "deepseek-llm", "deepseek_v3": "deepseek-v3", "glm4_moe_lite": "glm4"}
@@ -149,7 +151,7 @@ def converted(golden: Golden) -> Tensors:
         module = name.split(".")[-2]
         if family in PAIRED and module in heads:
             array = interleave_halves(array, heads[module])
-        if family.startswith("gemma") and name.endswith("norm.weight"):
+        if family in GEMMAS and name.endswith("norm.weight"):
             array = array + np.float32(1)
         if name.endswith("conv.conv.weight"):
             array = array[:, 0]
@@ -157,6 +159,8 @@ def converted(golden: Golden) -> Tensors:
         for ours, theirs in RENAMED.items():
             known = known.replace(ours, theirs)
         gguf_name = names.get_name(known, try_suffixes=(".weight", ".bias"))
+        if name == "lm_head.weight":
+            gguf_name = "output.weight"  # also where every published model is tied
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -299,9 +303,6 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
         writer.add_rope_dimension_count(config["rotary_dim"])
     if family in ROTARY:
         writer.add_rope_dimension_count(int(config.get("partial_rotary_factor", ROTARY[family]) * head_dim(config)))
-    if family == "gemma2":
-        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
-        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if family in ("gemma2", "gemma3_text", "phi3", "cohere2", "gpt_oss"):
         writer.add_sliding_window(config.get("sliding_window") or 0)
     if family in ("cohere", "cohere2"):
@@ -311,6 +312,9 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
     if not latents and any(field in config for field in COUNTS):
         add_experts(writer, config, family)
+    if family == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if family == "stablelm":
         writer.add_parallel_residual(config.get("use_parallel_residual", False))
 
@@ -418,7 +422,7 @@ def add_vocabulary(writer: GGUFWriter, config: dict[str, Any], family: str) -> N
     writer.add_token_types(types)
     if sentencepiece:
         writer.add_token_scores([-float(i) for i in range(size)])
-        writer.add_add_space_prefix(not family.startswith("gemma"))
+        writer.add_add_space_prefix(family not in GEMMAS)
     else:
         writer.add_token_merges([f"{token[0]} {token[1]}" for token in tokens[len(SPECIAL) :] if len(token) == 2])
     writer.add_unk_token_id(0)

@@ -26,6 +26,7 @@ def config(hf: dict[str, Any]) -> ModelConfig:
 FAMILY = Family(
     name="Gemma 1",
     architectures=("GemmaForCausalLM",),
+    gguf=("gemma",),
     config=config,
     params=llama.params,
     block=llama.block,

@@ -16,7 +16,7 @@ Token ids 0 to 2 are special (unknown, bos, eos): prompts do not contain them an
 
 from tests.goldens.cases.case import Case
 from tests.goldens.cases.encoders import ENCODERS
-from tests.goldens.cases.gemma import GEMMA3, GEMMA4
+from tests.goldens.cases.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA4
 from tests.goldens.cases.layernorm import LAYERNORM
 from tests.goldens.cases.llama import LLAMA
 from tests.goldens.cases.mla import MLA
@@ -28,7 +28,7 @@ from tests.goldens.cases.relatives import RELATIVES
 
 __all__ = ["CASES", "ENCODERS", "Case"]
 
-CASES = LLAMA + QWEN2 + QWEN3 + GEMMA3 + GEMMA4
+CASES = LLAMA + QWEN2 + QWEN3 + GEMMA + GEMMA2 + GEMMA3 + GEMMA4
 CASES += PHI3 + LAYERNORM
 CASES += MLA
 CASES += RECURRENT

@@ -1,10 +1,48 @@
-"""Gemma 3 and 4, text."""
+"""Gemma 1 to 4, text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.goldens.cases.case import NO_SCALING, Case, Config, decoder
+
+GEMMA = (
+    Case(  # untied, unlike those that exist: with a tied head, tiny models repeat their input
+        "gemma",
+        decoder(
+            "GemmaForCausalLM",
+            "gemma",
+            head_dim=18,
+            num_key_value_heads=1,
+            rope_theta=10000.0,
+            hidden_act="gelu_pytorch_tanh",
+        ),
+        switches=({"rope_theta": 100.0},),
+        zero_centred_norms=True,
+    ),
+)
+
+
+def gemma2(**fields: Any) -> Config:
+    gemma: Config = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 5, "rope_theta": 10000.0}
+    gemma |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "tie_word_embeddings": True}
+    gemma |= {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": None, **fields}
+    return decoder("Gemma2ForCausalLM", "gemma2", **gemma)
+
+
+GEMMA2 = (
+    Case(
+        "gemma2",
+        gemma2(hidden_size=44, num_hidden_layers=3),
+        switches=(
+            {"sliding_window": 6},
+            {"query_pre_attn_scalar": 8},
+            {"attn_logit_softcapping": None},
+            {"final_logit_softcapping": None},
+        ),
+        zero_centred_norms=True,
+    ),
+)
 
 
 def gemma3(**fields: Any) -> Config:

@@ -107,41 +107,6 @@ GRANITE = (
         attention_bias=True,
     ),
 )
-GEMMA = (
-    case(
-        "gemma",
-        "GemmaForCausalLM",
-        "gemma",
-        {"rope_theta": 100.0},
-        head_dim=18,
-        num_key_value_heads=1,
-        hidden_act="gelu_pytorch_tanh",
-        zero_centred_norms=True,
-    ),
-)
-GEMMA2 = (
-    case(
-        "gemma2",
-        "Gemma2ForCausalLM",
-        "gemma2",
-        {"sliding_window": 6},
-        {"query_pre_attn_scalar": 8},
-        {"attn_logit_softcapping": None},
-        {"final_logit_softcapping": None},
-        hidden_size=44,
-        num_hidden_layers=3,
-        head_dim=16,
-        query_pre_attn_scalar=16,
-        sliding_window=5,
-        attn_logit_softcapping=5.0,
-        final_logit_softcapping=3.0,
-        hidden_activation="gelu_pytorch_tanh",
-        hidden_act=None,
-        tie_word_embeddings=True,
-        zero_centred_norms=True,
-        gguf=True,
-    ),
-)
 OLMO_ROPES = {
     "full_attention": {**YARN_ROPE, "rope_theta": 100.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
@@ -292,6 +257,6 @@ MINICPM = (
     ),
 )
 RELATIVES = (
-    MISTRAL + ARCEE + SEED_OSS + SMOLLM3 + ERNIE + GRANITE + GEMMA + GEMMA2 + OLMO + EXAONE + HUNYUAN + GLM4
+    MISTRAL + ARCEE + SEED_OSS + SMOLLM3 + ERNIE + GRANITE + OLMO + EXAONE + HUNYUAN + GLM4
     + INTERNLM2 + INTERNLM3 + MINICPM
 )  # fmt: skip
