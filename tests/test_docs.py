@@ -18,7 +18,8 @@ import pytest
 
 from tests.frontend.fakes import FakeEngine
 from tests.goldens import load_case
-from tests.goldens.gguf import converted, write_gguf
+from tests.goldens.cases import CASES, ENCODERS
+from tests.goldens.gguf import NAMES, converted, write_gguf
 from tests.serving.fakes import fake_llm, running
 from vjax import cli
 from vjax.config import EngineConfig
@@ -143,12 +144,30 @@ def test_serving_describes_every_endpoint_field_metric_and_variable() -> None:
     assert described == names
 
 
+def family_rows() -> list[str]:
+    """The rows of the README's table of families."""
+    text = README.read_text()
+    table = text[text.index("| family |") :].split("\n\n")[0]
+    return table.splitlines()[2:]
+
+
 def test_readme_lists_every_family() -> None:
-    rows = [line for line in README.read_text().splitlines() if line.startswith("|")]
+    rows = family_rows()
     for family in families():
         (row,) = [row for row in rows if f"`{family.architectures[0]}`" in row]
         assert all(f"`{name}`" in row for name in (*family.architectures, *family.gguf)), row
-    assert sum("ForCausalLM`" in row for row in rows) == len(families())
+    assert len(rows) == len(families())
+
+
+@pytest.mark.parametrize("row", family_rows(), ids=lambda row: row.split("|")[1].strip())
+def test_every_row_is_proven(row: str) -> None:
+    """A golden for the row's family, and one as GGUF for every architecture that the row names."""
+    _, _, architectures, formats, proven, _ = row.split("|")
+    cases = [case for case in CASES + ENCODERS if f"`{case.config['architectures'][0]}`" in architectures]
+    assert cases
+    assert proven.strip()
+    gguf = {NAMES[case.family] for case in CASES if case.gguf}
+    assert set(re.findall("`(.+?)`", formats)) <= gguf
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from vjax.loading.gguf import open_gguf
 from vjax.loading.gguf_config import hf_config_from_gguf
 from vjax.loading.hf_config import read_hf_config
 from vjax.loading.source import find_source
+from vjax.models.encoder import Encoder, is_encoder
 from vjax.models.model import Model
 from vjax.models.spec import iter_params
 from vjax.parallel.mesh import shard_shape
@@ -90,7 +91,8 @@ def plan(
         raise ModelError(f"--devices must be positive, got {devices}.")
     hf = _config(model)
     published = hf.get("dtype") or hf.get("torch_dtype") or "bfloat16"
-    built, kind = Model.from_hf(hf), resolve_dtype(published if dtype == "auto" else dtype)
+    encodes, kind = is_encoder(hf), resolve_dtype(published if dtype == "auto" else dtype)
+    built = Encoder.from_hf(hf) if encodes else Model.from_hf(hf)
     config = built.config
     params = [param for _, param in iter_params(built.spec())]
     sizes = [param_dtype(param, kind).itemsize for param in params]
@@ -98,14 +100,15 @@ def plan(
     shards = [math.prod(shard_shape(param.shape, param.axes, devices)) for param in params]
     held = [shard * size for shard, size in zip(shards, sizes, strict=True)]
     context = max_model_len or config.max_position
-    groups, page = PageGroups(config.windows, PAGE), page_bytes(config, PAGE, kind, devices)
-    whole, each = (page_bytes(config, PAGE, kind, n) * len(groups) // PAGE for n in (1, devices))
+    groups = PageGroups(config.windows, PAGE)
+    page, unsplit = (0 if encodes else page_bytes(config, PAGE, kind, n) for n in (devices, 1))
+    whole, each = (size * len(groups) // PAGE for size in (unsplit, page))
     request = groups.held(context, tokens) * page
     spare = temporary_bytes(config, rows, tokens, kind, max(held))
     state = state_bytes(config, rows, devices)
     free = max(int(memory * utilization) - sum(held) - spare - state, 0)
     if not page:
-        room = rows * context * (free > 0)
+        room = (max(tokens, context) if encodes else rows * context) * (free > 0)
     elif config.windows == (None,):
         room = free // each
     else:
@@ -131,7 +134,9 @@ def text(made: Plan) -> str:
         f"temporaries  {_gib(made.temporaries_per_device)} on each device, at most",
     ]
     where = f"{made.devices} x {_gib(made.memory_per_device)}"
-    if made.requests:
+    if made.requests and not made.cache_per_token:
+        lines.append(f"{where}: {made.requests} requests of {made.context} tokens")
+    elif made.requests:
         lines.append(
             f"{where}: cache for {made.cache_tokens} tokens, {made.requests} requests of {made.context} tokens"
         )

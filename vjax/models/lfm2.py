@@ -147,6 +147,7 @@ def gated_conv(
 FAMILY = Family(
     name="LFM2",
     architectures=("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
+    gguf=("lfm2",),
     config=config,
     params=params,
     block=block,
