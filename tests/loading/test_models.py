@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.goldens import Golden, case_names, checkpoint, load_case
+from tests.goldens import Golden, checkpoint, load_case
 from tests.goldens.gguf import dequantised, gguf_case_names, gguf_checkpoint, taken_apart
 from tests.goldens.weights import write_checkpoint
 from vjax.loading.checkpoint import load_params
@@ -43,20 +43,6 @@ def from_gguf(gguf: GGUFFile) -> tuple[Model, Tree]:
 
 def logits(model: Model, params: Tree, golden: Golden) -> np.ndarray:
     return np.asarray(jax.jit(model.apply)(params, jnp.asarray(golden.tokens)))
-
-
-@pytest.mark.parametrize("name", case_names())
-def test_safetensors_folder(name: str, folder: Path) -> None:
-    golden = load_case(name)
-    found = logits(*from_safetensors(checkpoint(name, folder)), golden)
-    np.testing.assert_allclose(found, golden.logits, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", gguf_case_names())
-def test_gguf_file(name: str, folder: Path) -> None:
-    golden = load_case(name)
-    gguf = open_gguf(gguf_checkpoint(name, folder))
-    np.testing.assert_allclose(logits(*from_gguf(gguf), golden), golden.logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma3"])
