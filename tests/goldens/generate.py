@@ -81,7 +81,7 @@ def generate(case: Case) -> dict[str, np.ndarray]:
             "prompts": np.concatenate(prompts),
             "greedy": greedy,
         }
-    raise SystemExit(f"{case.name}: no seed below {MAX_SEEDS} keeps every greedy step clear of a tie and float32 close to float64")
+    raise SystemExit(f"{case.name}: no seed below {MAX_SEEDS} keeps greedy steps off ties and float32 by float64")
 
 
 def generate_encoder(case: Case) -> dict[str, np.ndarray]:
