@@ -6,11 +6,16 @@ import atexit
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 
 import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+# Compiling takes most of the suite's time, and code that is optimised less computes the same.
+FLAGS = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
+if version("jax") < "0.11":
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # twice as fast again; later versions abort on the name
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 if "VJAX_CACHE_DIR" not in os.environ:
     os.environ["VJAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="vjax-test-cache-")
     atexit.register(shutil.rmtree, os.environ["VJAX_CACHE_DIR"], ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ def paged(p: Problem, decode: bool) -> tuple[KVPool, PagedStep]:
     counts = np.diff(p.query_start)
     row = np.repeat(np.arange(len(counts)), counts)
     row = np.pad(row, (0, p.q.shape[0] - row.size))
-    arrays = (row, row, p.query_start, p.kv_len, p.table, np.zeros(len(counts)))
-    return KVPool(jnp.asarray(pool), None, pages), PagedStep(*map(jnp.asarray, arrays), decode=decode)
+    arrays = (row, (row,), p.query_start, p.kv_len, (p.table,), np.zeros(len(counts)))
+    return KVPool(jnp.asarray(pool), None, pages), PagedStep(*jax.tree.map(jnp.asarray, arrays), decode=decode)
 
 
 def best(p: Problem, weights: np.ndarray) -> list[set[int]]:

@@ -47,11 +47,13 @@ void kind() {
       for (int64_t blocks : {1, 3}) products<Kind>(tokens, out, blocks);
 }
 
-void attention(int64_t dim, int64_t keys, int64_t window) {
+void attention(int64_t dim, int64_t keys, int64_t window, bool sinks) {
   const int64_t heads = 2, groups = 3, page_size = 16, width = (keys + page_size - 1) / page_size, pages = width + 1;
   const int64_t size = pages * page_size * heads * dim, rows = 2;
   auto q = exact<float>(rows * heads * groups * dim), out = exact<float>(rows * heads * groups * dim);
   auto k = exact<float>(size), v = exact<float>(size);
+  auto sink = exact<float>(heads * groups);
+  std::fill_n(sink.get(), heads * groups, -1e9f);  // next to nothing
   auto table = exact<int32_t>(rows * width), kv_len = exact<int32_t>(rows);
   std::fill_n(q.get(), rows * heads * groups * dim, 0.1f);
   std::fill_n(k.get(), size, 0.2f);
@@ -59,7 +61,7 @@ void attention(int64_t dim, int64_t keys, int64_t window) {
   for (int64_t i = 0; i < rows * width; ++i) table[i] = static_cast<int32_t>(i % 2 ? 1 << 30 : width - i);  // some wild
   kv_len[0] = static_cast<int32_t>(keys);
   kv_len[1] = 1 << 30;
-  const Problem p{q.get(),  k.get(), v.get(),   table.get(), kv_len.get(), out.get(), rows,  heads,
+  const Problem p{q.get(),  k.get(), v.get(),   sinks ? sink.get() : nullptr, table.get(), kv_len.get(), out.get(), rows,  heads,
                   groups,   dim,     pages,     page_size,   width,        0.125f,    0.0f,  window};
   std::vector<float> weights;
   for (int64_t item = 0; item < rows * heads * groups; ++item) attend(p, item, weights);
@@ -77,6 +79,7 @@ int main() {
   kind<Q6_K>();
   for (int64_t dim : {16, 64, 80})
     for (int64_t keys : {1, 15, 16, 100})
-      for (int64_t window : {0, 1, 40}) attention(dim, keys, window);
+      for (int64_t window : {0, 1, 40})
+        for (bool sinks : {false, true}) attention(dim, keys, window, sinks);
   std::puts("clean");
 }
