@@ -10,6 +10,8 @@ from importlib.metadata import version
 
 import pytest
 
+from tests.goldens.cases import CASES
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiling takes most of the suite's time, and code that is optimised less computes the same.
 FLAGS = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
@@ -23,9 +25,12 @@ if "VJAX_CACHE_DIR" not in os.environ:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: a file's tests share a worker, and so its fixtures and graphs. Those of a family's golden
-    go with that golden instead, as they are most of the suite."""
+    go with that golden instead, as they are most of the suite; a family's further goldens are marked `once`."""
+    first = {case.family: case.name for case in reversed(CASES)}.values()
     for item in items:
         params = getattr(item, "callspec", None)
         golden = (params.params.get("golden") or params.params.get("name")) if params else None
         group = f"golden {golden}" if item.path.name == "test_families.py" and golden else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+        if group.startswith("golden ") and golden not in first:
+            item.add_marker(pytest.mark.once)

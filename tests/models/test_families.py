@@ -22,7 +22,13 @@ from vjax.config import EngineConfig
 
 CASES = case_names()
 FAMILIES = {load_case(name).config["model_type"]: name for name in CASES}  # one case of each
-WIDE = ("llama", "qwen2", "qwen3", "gemma3_text")  # over four devices, too: compiling is what takes the suite's time
+# Over several devices: compiling is what takes the suite's time, so four families, and one for each kind of layer.
+WIDE = ("llama", "qwen2", "qwen3", "gemma3_text")
+KINDS = (
+    "gemma4_text", "phi", "cohere2", "opt", "minicpm3", "deepseek_v3", "deepseek_v32", "deepseek_v4", "lfm2",
+    "qwen3_next", "bamba", "falcon_h1", "nemotron_h", "kimi_linear", "qwen2_moe", "gpt_oss", "laguna", "olmo2", "internlm2",
+)  # fmt: skip
+SPREAD = [(FAMILIES[family], size) for size in (2, 4) for family in WIDE] + [(FAMILIES[family], 2) for family in KINDS]
 OPTIONS: dict[str, Any] = dict(
     max_num_seqs=4, max_num_batched_tokens=16, block_size=4, max_model_len=64, warmup="lazy", use_tqdm_on_load=False
 )  # fmt: skip
@@ -88,10 +94,8 @@ def test_gguf_gives_the_same_logits(name: str, folder: Path) -> None:
     np.testing.assert_allclose(logits, golden.logits, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [(name, size) for family, name in FAMILIES.items() for size in ((2, 4) if family in WIDE else (2,))],
-)
+@pytest.mark.once
+@pytest.mark.parametrize(("name", "size"), SPREAD)
 def test_tensor_parallel_gives_the_same_tokens(name: str, size: int, folder: Path) -> None:
     golden = load_case(name)
     options = {**OPTIONS, "tensor_parallel_size": size}

@@ -94,6 +94,7 @@ def test_wrong_shapes_to_dequantize_are_errors(out: tuple) -> None:
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g", "-w", "-std=c++17", "-pthread")
 
 
+@pytest.mark.once
 @needs_compiler
 @pytest.mark.parametrize("machine", ["native", "avx2", "plain"])
 def test_sanitizers_find_nothing(machine: str, tmp_path: Path) -> None:

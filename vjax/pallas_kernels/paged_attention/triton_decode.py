@@ -56,7 +56,7 @@ def decode_attention(
     rows, kv_heads, groups, dim = q.shape
     config = config or config_for(dim, jnp.promote_types(q.dtype, k_pool.dtype))
     units, first_unit = plan_units(kv_len, page_table.shape[1] * k_pool.shape[1], kv_heads, window, config)
-    heads = dict(KV_HEADS=kv_heads, GROUPS=groups, DIM=dim, BLOCK_D=triton.next_power_of_2(dim))
+    heads = dict(KV_HEADS=kv_heads, GROUPS=groups, DIM=dim, BLOCK_D=max(16, triton.next_power_of_2(dim)))
     partial = (units.shape[0], kv_heads, groups)
     values, peak, total = call(
         _attend, (kv_heads, units.shape[0]), (q, k_pool, v_pool, page_table, units, first_page),

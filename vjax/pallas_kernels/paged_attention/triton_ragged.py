@@ -56,7 +56,7 @@ def ragged_attention(
         _attend, (kv_heads, tiles.shape[0]),
         (q, k_pool, v_pool, page_table, kv_len, tiles, positions, sinks_or(sinks, positions), first_page),
         [(q.shape, q.dtype)], config.warps, config.stages, KV_HEADS=kv_heads, GROUPS=groups, DIM=dim,
-        BLOCK_D=triton.next_power_of_2(dim), SCALE=scale, SOFTCAP=softcap or 0.0, WINDOW=window or 0,
+        BLOCK_D=max(16, triton.next_power_of_2(dim)), SCALE=scale, SOFTCAP=softcap or 0.0, WINDOW=window or 0,
         TABLE_WIDTH=page_table.shape[1], PAGE=k_pool.shape[1], TILE=block_q // groups, BLOCK_Q=block_q,
         BLOCK=config.block, ROWS=kv_len.shape[0], SINKS=sinks is not None,
     )[0]  # fmt: skip
