@@ -26,7 +26,8 @@ FAMILIES = {load_case(name).config["model_type"]: name for name in CASES}  # one
 WIDE = ("llama", "qwen2", "qwen3", "gemma3_text")
 KINDS = (
     "gemma4_text", "phi", "cohere2", "opt", "minicpm3", "deepseek_v3", "deepseek_v32", "deepseek_v4", "lfm2",
-    "qwen3_next", "bamba", "falcon_h1", "nemotron_h", "kimi_linear", "qwen2_moe", "gpt_oss", "laguna", "olmo2", "internlm2",
+    "qwen3_next", "bamba", "falcon_h1", "nemotron_h", "kimi_linear", "qwen2_moe", "gpt_oss", "laguna", "olmo2",
+    "internlm2",
 )  # fmt: skip
 SPREAD = [(FAMILIES[family], size) for size in (2, 4) for family in WIDE] + [(FAMILIES[family], 2) for family in KINDS]
 OPTIONS: dict[str, Any] = dict(
