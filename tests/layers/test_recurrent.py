@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from vjax.layers.ssm import state_space
 
 LENGTHS = (1, 29, 1, 40, 70)  # of the sequences
 ROWS, SLOTS = 7, 8  # two rows are never used
+Step = Callable[[StatePool, Any, PagedStep], tuple[StatePool, jax.Array]]
 Layer = Callable[[Any, Any, PagedStep | None], tuple[jax.Array, Any]]  # inputs, state, step -> outputs, state
 
 
@@ -36,16 +38,10 @@ def ragged(starts: list[int], counts: list[int], tokens: int, decode: bool = Fal
     return PagedStep(row_of_token, unused, query_start, kv_len, unused, slot, decode), order  # type: ignore
 
 
-def in_steps(layer: Layer, inputs: list[Any], state: dict[str, jax.Array], chunk: int, budget: int) -> list[np.ndarray]:
+def in_steps(run: Step, inputs: list[Any], state: dict[str, jax.Array], chunk: int, budget: int) -> list[np.ndarray]:
     """Every sequence's outputs, at most `chunk` tokens of each a step; steps of single tokens are decode steps."""
     pool = StatePool({name: 7.0 + jnp.zeros((SLOTS, *x.shape[1:])) for name, x in state.items()}, SLOTS)
     done, found = [0] * len(LENGTHS), [[] for _ in LENGTHS]
-
-    @jax.jit
-    def run(pool: StatePool, x: Any, step: PagedStep) -> tuple[StatePool, jax.Array]:
-        out, new = layer(x, pool.read(0, step), step)
-        return pool.write(0, step, new), out
-
     while any(n < total for n, total in zip(done, LENGTHS, strict=True)):
         left, counts = budget, []
         for n, total in zip(done, LENGTHS, strict=True):
@@ -66,22 +62,25 @@ def in_steps(layer: Layer, inputs: list[Any], state: dict[str, jax.Array], chunk
     return [np.concatenate(parts) for parts in found]
 
 
-def check(
-    layer: Layer, make: Callable[[int, np.random.Generator], Any], state: dict[str, jax.Array], chunk: int
-) -> None:
+def check(layer: Layer, make: Callable[[int, np.random.Generator], Any], state: dict[str, jax.Array]) -> None:
+    """In steps as in one piece, for chunks of 1, 3, 7 and 64 tokens; every step has one of three compiled shapes."""
     rng = np.random.default_rng(0)
     inputs = [make(n, rng) for n in LENGTHS]
-    whole = [np.asarray(layer(x, jax.tree.map(jnp.zeros_like, state), None)[0]) for x in inputs]
-    for budget in (16, 90):
-        for want, found in zip(whole, in_steps(layer, inputs, state, chunk, budget), strict=True):
-            np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
+    alone = jax.jit(partial(layer, step=None))
+    whole = [np.asarray(alone(x, jax.tree.map(jnp.zeros_like, state))[0]) for x in inputs]
+
+    @jax.jit
+    def run(pool: StatePool, x: Any, step: PagedStep) -> tuple[StatePool, jax.Array]:
+        out, new = layer(x, pool.read(0, step), step)
+        return pool.write(0, step, new), out
+
+    for chunk in (1, 3, 7, 64):
+        for budget in (16, 90):
+            for want, found in zip(whole, in_steps(run, inputs, state, chunk, budget), strict=True):
+                np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
 
 
-CHUNKS = (1, 3, 7, 64)
-
-
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_short_conv(chunk: int) -> None:
+def test_short_conv() -> None:
     rng = np.random.default_rng(1)
     w, bias = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=6).astype(np.float32)
 
@@ -89,7 +88,7 @@ def test_short_conv(chunk: int) -> None:
         y, window = short_conv(x, w, bias, state["window"], step)
         return y, {"window": window}
 
-    check(layer, lambda n, r: r.normal(size=(n, 6)).astype(np.float32), {"window": jnp.zeros((1, 3, 6))}, chunk)
+    check(layer, lambda n, r: r.normal(size=(n, 6)).astype(np.float32), {"window": jnp.zeros((1, 3, 6))})
 
 
 def test_short_conv_is_a_convolution() -> None:
@@ -99,10 +98,9 @@ def test_short_conv_is_a_convolution() -> None:
     np.testing.assert_allclose(short_conv(x, w, None, np.zeros((1, 2, 2)), None)[0], np.stack(want, 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("size", [8, 64])
 @pytest.mark.parametrize("by_channel", [False, True], ids=["scalar", "channels"])
-def test_gated_delta_rule(chunk: int, size: int, by_channel: bool) -> None:
+def test_gated_delta_rule(size: int, by_channel: bool) -> None:
     """`size`: tokens computed in parallel."""
     h, r, i, j = 2, 2, 5, 3
 
@@ -110,7 +108,7 @@ def test_gated_delta_rule(chunk: int, size: int, by_channel: bool) -> None:
         out, memory = gated_delta_rule(x, state["memory"], step, size)
         return out, {"memory": memory}
 
-    check(layer, delta_inputs(h, r, i, j, by_channel), {"memory": jnp.zeros((1, h, r, i, j))}, chunk)
+    check(layer, delta_inputs(h, r, i, j, by_channel), {"memory": jnp.zeros((1, h, r, i, j))})
 
 
 def delta_inputs(h: int, r: int, i: int, j: int, by_channel: bool) -> Callable[[int, np.random.Generator], Any]:
@@ -139,16 +137,15 @@ def test_gated_delta_rule_is_its_formula(by_channel: bool) -> None:
         np.testing.assert_allclose(last[0, 0, 0], memory, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("size", [8, 64])
-def test_state_space(chunk: int, size: int) -> None:
+def test_state_space(size: int) -> None:
     """`size`: tokens computed in parallel."""
 
     def layer(x: Any, state: Any, step: PagedStep | None) -> tuple[jax.Array, Any]:
         out, ssm = state_space(x, state["ssm"], step, size)
         return out, {"ssm": ssm}
 
-    check(layer, state_space_inputs, {"ssm": jnp.zeros((1, 6, 3, 5))}, chunk)
+    check(layer, state_space_inputs, {"ssm": jnp.zeros((1, 6, 3, 5))})
 
 
 def state_space_inputs(n: int, rng: np.random.Generator) -> Any:

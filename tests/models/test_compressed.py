@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import vjax
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, greedy_graphs
 from tests.goldens import checkpoint, load_case
 from vjax.config import EngineConfig
 from vjax.engine.state import page_bytes
@@ -38,15 +40,18 @@ def test_entries_lie_in_pages_of_any_size(page: int, tmp_path: Path, monkeypatch
     monkeypatch.setattr(compressed, "BLOCK", 4)  # entries in more than one block
     golden = load_case("deepseek-v4")
     path = checkpoint(golden.name, tmp_path)
-    driver = Driver(EngineConfig(model=str(path), block_size=page, use_tqdm_on_load=False, **OPTIONS), few_graphs=True)
-    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
-    driver.close()
+    config = EngineConfig(model=str(path), block_size=page, use_tqdm_on_load=False, **OPTIONS)
+    with greedy_graphs():
+        driver = Driver(config, few_graphs=True)
+        assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
+        driver.close()
 
 
 def test_the_mean_of_the_streams_can_be_captured(tmp_path: Path) -> None:
     golden = load_case("deepseek-v4")
     model, params = vjax.load(checkpoint(golden.name, tmp_path), use_tqdm_on_load=False)
-    logits, captured = model.apply(params, jnp.asarray(golden.tokens[:, :9]), capture=("residual",))
+    apply = jax.jit(partial(model.apply, capture=("residual",)))
+    logits, captured = apply(params, jnp.asarray(golden.tokens[:, :9]))
     assert captured["residual"].shape == (2, 5, 9, 36)
     np.testing.assert_allclose(model.unembed(params, captured["residual"][:, -1]), logits, atol=1e-5)
 

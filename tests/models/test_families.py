@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import vjax
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, greedy_graphs
 from tests.goldens import Golden, case_names, checkpoint, load_case
 from tests.goldens.gguf import gguf_checkpoint
 from vjax.config import EngineConfig
@@ -48,9 +48,10 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 @pytest.fixture(scope="module")
 def driver(golden: Golden, folder: Path) -> Iterator[Driver]:
     path = checkpoint(golden.name, folder)
-    driver = Driver(EngineConfig(model=str(path), **OPTIONS), few_graphs=True)
-    yield driver
-    driver.close()
+    with greedy_graphs():
+        driver = Driver(EngineConfig(model=str(path), **OPTIONS), few_graphs=True)
+        yield driver
+        driver.close()
 
 
 def test_plain_pass_equals_transformers(golden: Golden, folder: Path) -> None:
@@ -100,6 +101,7 @@ def test_gguf_gives_the_same_logits(name: str, folder: Path) -> None:
 def test_tensor_parallel_gives_the_same_tokens(name: str, size: int, folder: Path) -> None:
     golden = load_case(name)
     options = {**OPTIONS, "tensor_parallel_size": size}
-    driver = Driver(EngineConfig(model=str(checkpoint(name, folder)), **options), few_graphs=True)
-    assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
-    driver.close()
+    with greedy_graphs():
+        driver = Driver(EngineConfig(model=str(checkpoint(name, folder)), **options), few_graphs=True)
+        assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
+        driver.close()

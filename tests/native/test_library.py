@@ -91,7 +91,7 @@ def test_wrong_shapes_to_dequantize_are_errors(out: tuple) -> None:
         jax.block_until_ready(call(jnp.zeros((5, 20), jnp.uint8), kind="Q4_1"))
 
 
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g", "-w", "-std=c++17", "-pthread")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O0", "-g", "-w", "-std=c++17", "-pthread")
 
 
 @pytest.mark.once
