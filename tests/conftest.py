@@ -14,7 +14,8 @@ from tests.goldens.cases import CASES
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiling takes most of the suite's time, and code that is optimised less computes the same.
-FLAGS = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
+SEVERAL_DEVICES = "--xla_force_host_platform_device_count=4"
+FLAGS = [SEVERAL_DEVICES, "--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if version("jax") < "0.11":
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # twice as fast again; later versions abort on the name
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])

@@ -178,9 +178,9 @@ def test_usage_errors(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["serve", "/nowhere/model"], "/nowhere/model: no such file or folder"),
-        (["serve", "no-such-name"], "not a registered name (qwen2.5-coder-0.5b-instruct, smollm2-demo)"),
-        (["serve", "someone/model"], "Models are not downloaded from hubs"),
+        (["serve", "/nowhere/model", "--port", "0"], "/nowhere/model: no such file or folder"),
+        (["serve", "no-such-name", "--port", "0"], "not a registered name (qwen2.5-coder-0.5b-instruct, smollm2-demo)"),
+        (["serve", "someone/model", "--port", "0"], "Models are not downloaded from hubs"),
         (["serve", "m", "--port", "70000"], "--port must be in [0, 65535], got 70000"),
         (["serve", "m", "--max-num-seqs", "0"], "max_num_seqs must be a positive integer, got 0"),
         (["serve", "m", "--gpu-memory-utilization", "2"], "gpu_memory_utilization must be in (0, 1], got 2.0"),

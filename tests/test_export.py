@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SEVERAL_DEVICES
 from tests.engine.driver import Driver
 from tests.goldens import checkpoint, load_case
 from tests.goldens.gguf import gguf_checkpoint
@@ -32,7 +33,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run_exported(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "XLA_FLAGS")}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["XLA_FLAGS"] = environment["XLA_FLAGS"].replace(SEVERAL_DEVICES, "")
     command = [sys.executable, "-I", "-c", WITHOUT_VJAX, str(folder / "run.py"), *args]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240)
 

@@ -34,12 +34,16 @@ def greedy_graphs() -> Iterator[None]:
 class Driver:
     """An engine, and what its requests gave."""
 
-    def __init__(self, config: EngineConfig, few_graphs: bool = False) -> None:
-        """`few_graphs`: only the largest bucket of each kind, so that a test compiles two graphs."""
+    def __init__(self, config: EngineConfig, few_graphs: bool = False, one_graph: bool = False) -> None:
+        """`few_graphs`: only the largest bucket of each kind, so that a test compiles two graphs. `one_graph`: what
+        decodes goes through that of prefill, too, as while its own is compiled."""
         self.engine = Engine(config)
-        if few_graphs:
-            graphs = self.engine.runner.graphs
+        graphs = self.engine.runner.graphs
+        if few_graphs or one_graph:
             graphs.plan = BucketPlan(graphs.plan.decode[-1:], graphs.plan.prefill[-1:], graphs.plan.rows)
+        if one_graph:
+            take = graphs.take
+            graphs.take = lambda decode, *args, **options: take(False, *args, **options)  # type: ignore[method-assign]
         self._ids = count()
 
     def add(self, prompt: Sequence[int], params: SamplingParams, **fields: Any) -> str:

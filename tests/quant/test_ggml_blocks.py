@@ -60,7 +60,7 @@ def test_native_decoding_is_bit_equal_to_the_specification(kind: str) -> None:
 def test_products(kind: str, out: tuple[int, ...], blocks: int) -> None:
     weight, dense = make(kind, out, blocks)
     product = jax.jit(GGMLBlocks.matmul)
-    for tokens in (1, 2, 3, 4, 7, 8, 9, FEW_ROWS, FEW_ROWS + 1, 40):
+    for tokens in (1, 3, 8, FEW_ROWS, FEW_ROWS + 1):
         x = np.random.default_rng(tokens).standard_normal((tokens, weight.width)).astype(np.float32)
         exact = np.tensordot(x.astype(np.float64), dense.astype(np.float64), (1, -1))
         scale = np.tensordot(np.abs(x).astype(np.float64), np.abs(dense).astype(np.float64), (1, -1))
