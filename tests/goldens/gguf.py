@@ -55,6 +55,10 @@ ARCHITECTURES = {
     "granitemoeshared": MODEL_ARCH.GRANITE_MOE,
     "ernie4_5_moe": MODEL_ARCH.ERNIE4_5_MOE,
     "olmoe": MODEL_ARCH.OLMOE,
+    "granite": MODEL_ARCH.GRANITE,
+    "arcee": MODEL_ARCH.ARCEE,
+    "smollm3": MODEL_ARCH.SMOLLM3,
+    "minicpm": MODEL_ARCH.MINICPM,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
@@ -75,7 +79,10 @@ PRE_TOKENIZERS |= {"deepseek_v2": "deepseek-llm", "deepseek_v3": "deepseek-v3", 
 PRE_TOKENIZERS |= {"internlm2": "default", "mixtral": "default", "qwen2_moe": "qwen2", "qwen3_moe": "qwen2"}
 PRE_TOKENIZERS |= {"gpt_oss": "gpt-4o", "glm4_moe": "glm4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "default"}
 PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe": "olmo"}
-PAIRED = ("llama", "mixtral", "granitemoe", "granitemoeshared", "internlm2")  # whose rope turns neighbours there
+PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-bpe", "minicpm": "default"}
+GRANITES = ("granite", "granitemoe", "granitemoeshared")
+# Those whose rope turns neighbours there, and halves of a head here.
+PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", *GRANITES)
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 
 
@@ -312,6 +319,7 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
     if not latents and any(field in config for field in COUNTS):
         add_experts(writer, config, family)
+    add_scales(writer, config, family)
     if family == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
@@ -345,11 +353,19 @@ def add_experts(writer: GGUFWriter, config: dict[str, Any], family: str) -> None
     if family == "ernie4_5_moe":
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
         writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
-    if family.startswith("granite"):
+
+
+def add_scales(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
+    """Granite's constants, and MiniCPM's, which are the same in another spelling."""
+    if family in GRANITES:
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    if family == "minicpm":
+        writer.add_embedding_scale(config["scale_emb"])
+        writer.add_residual_scale(config["scale_depth"] / math.sqrt(config["num_hidden_layers"]))
+        writer.add_logit_scale(config["hidden_size"] / config["dim_model_base"])
 
 
 def add_latents(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:

@@ -36,6 +36,10 @@ ARCHITECTURES = {
     "granitemoe": ("granitemoe", "GraniteMoeForCausalLM"),
     "ernie4_5-moe": ("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"),
     "olmoe": ("olmoe", "OlmoeForCausalLM"),
+    "granite": ("granite", "GraniteForCausalLM"),
+    "arcee": ("arcee", "ArceeForCausalLM"),
+    "smollm3": ("smollm3", "SmolLM3ForCausalLM"),
+    "minicpm": ("minicpm", "MiniCPMForCausalLM"),
 }
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 SOFTMAX = 1  # of `expert_gating_func`
@@ -375,13 +379,27 @@ def _glm4_moe(hf: dict[str, Any], fields: _Fields) -> None:
     hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
 
 
-def _granite_moe(hf: dict[str, Any], fields: _Fields) -> None:
-    _own_width(hf, fields)
+def _granite(hf: dict[str, Any], fields: _Fields) -> None:
     names = {"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
              "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}  # fmt: skip
     hf |= {name: fields.optional(key, float) or 1.0 for name, key in names.items()}
+
+
+def _granite_moe(hf: dict[str, Any], fields: _Fields) -> None:
+    _own_width(hf, fields)
+    _granite(hf, fields)
     if shared := fields.optional("expert_shared_feed_forward_length", int):
         hf |= {"architectures": ["GraniteMoeSharedForCausalLM"], "shared_intermediate_size": shared}
+
+
+def _minicpm(hf: dict[str, Any], fields: _Fields) -> None:
+    """Its constants are there as Granite's are. Old files have none and mean the family's defaults."""
+    if embedding := fields.optional("embedding_scale", float):
+        hf["scale_emb"] = embedding
+    if residual := fields.optional("residual_scale", float):
+        hf["scale_depth"] = residual * math.sqrt(hf["num_hidden_layers"])
+    if logits := fields.optional("logit_scale", float):
+        hf["dim_model_base"] = hf["hidden_size"] / logits
 
 
 def _ernie_moe(hf: dict[str, Any], fields: _Fields) -> None:
@@ -415,7 +433,9 @@ FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "gpt-oss": _gpt_oss,
     "glm4moe": _glm4_moe,
     "minimax-m2": _own_width,
+    "granite": _granite,
     "granitemoe": _granite_moe,
+    "minicpm": _minicpm,
     "ernie4_5-moe": _ernie_moe,
     "olmoe": _own_width,
     "internlm2": _internlm2,

@@ -25,4 +25,6 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("arcee",),
+    gguf_tensor=llama.gguf_tensor,
 )

@@ -40,4 +40,6 @@ FAMILY = Family(
     config=config,
     params=llama.params,
     block=llama.block,
+    gguf=("granite",),
+    gguf_tensor=llama.gguf_tensor,
 )

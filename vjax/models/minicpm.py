@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vjax.models import llama
-from vjax.models.config import ModelConfig, positive
+from vjax.models.config import ModelConfig, number
 from vjax.models.family import Family
 
 DEFAULTS = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "tie_word_embeddings": True}
@@ -17,7 +17,7 @@ def config(hf: dict[str, Any]) -> ModelConfig:
     return made.with_changes(
         embed_scale=float(hf["scale_emb"]),
         residual_scale=float(hf["scale_depth"]) / made.num_layers**0.5,
-        logit_scale=positive(hf, "dim_model_base") / made.hidden_size,
+        logit_scale=number(hf, "dim_model_base") / made.hidden_size,
     )
 
 
@@ -27,4 +27,6 @@ FAMILY = Family(
     config=config,
     params=llama.params,
     block=llama.block,
+    gguf=("minicpm",),
+    gguf_tensor=llama.gguf_tensor,
 )

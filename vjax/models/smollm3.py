@@ -37,4 +37,6 @@ FAMILY = Family(
     config=config,
     params=llama.params,
     block=llama.block,
+    gguf=("smollm3",),
+    gguf_tensor=llama.gguf_tensor,
 )

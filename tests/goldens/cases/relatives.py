@@ -41,6 +41,7 @@ ARCEE = (
         hidden_act="relu2",
         attention_bias=True,
         mlp_bias=True,
+        gguf=True,
     ),
 )
 SEED_OSS = (
@@ -63,9 +64,10 @@ SMOLLM3 = (
         {"no_rope_layers": [1, 1, 1, 1]},
         {"rope_theta": 1e4},
         num_hidden_layers=4,
-        no_rope_layer_interval=2,
+        no_rope_layers=[1, 1, 1, 0],  # as llama.cpp has it without asking the file
         tie_word_embeddings=True,
         rope_theta=200.0,
+        gguf=True,
     ),
     case(
         "smollm3-window",
@@ -74,7 +76,7 @@ SMOLLM3 = (
         {"use_sliding_window": False, "layer_types": None},
         {"sliding_window": 6},
         num_hidden_layers=3,
-        no_rope_layers=[1, 0, 1],
+        no_rope_layer_interval=2,
         use_sliding_window=True,
         sliding_window=4,
     ),
@@ -105,6 +107,7 @@ GRANITE = (
         residual_multiplier=0.6,
         logits_scaling=0.5,
         attention_bias=True,
+        gguf=True,
     ),
 )
 OLMO_ROPES = {
@@ -254,6 +257,7 @@ MINICPM = (
             logits_scaling=3.0,
             **MINICPM_SCALES,
         ),
+        gguf=True,
     ),
 )
 RELATIVES = (
