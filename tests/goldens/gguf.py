@@ -59,10 +59,14 @@ ARCHITECTURES = {
     "arcee": MODEL_ARCH.ARCEE,
     "smollm3": MODEL_ARCH.SMOLLM3,
     "minicpm": MODEL_ARCH.MINICPM,
+    "seed_oss": MODEL_ARCH.SEED_OSS,
+    "ernie4_5": MODEL_ARCH.ERNIE4_5,
+    "glm4": MODEL_ARCH.GLM4,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
 ROTARY = {
+    "glm4": 0.5,
     "glm4_moe": 0.5,
     "phi": 0.5,
     "phi3": 1.0,
@@ -80,6 +84,7 @@ PRE_TOKENIZERS |= {"internlm2": "default", "mixtral": "default", "qwen2_moe": "q
 PRE_TOKENIZERS |= {"gpt_oss": "gpt-4o", "glm4_moe": "glm4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "default"}
 PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe": "olmo"}
 PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-bpe", "minicpm": "default"}
+PRE_TOKENIZERS |= {"seed_oss": "seed-coder", "ernie4_5": "default", "glm4": "glm4"}
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
 # Those whose rope turns neighbours there, and halves of a head here.
 PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", *GRANITES)

@@ -40,6 +40,9 @@ ARCHITECTURES = {
     "arcee": ("arcee", "ArceeForCausalLM"),
     "smollm3": ("smollm3", "SmolLM3ForCausalLM"),
     "minicpm": ("minicpm", "MiniCPMForCausalLM"),
+    "seed_oss": ("seed_oss", "SeedOssForCausalLM"),
+    "ernie4_5": ("ernie4_5", "Ernie4_5ForCausalLM"),
+    "glm4": ("glm4", "Glm4ForCausalLM"),
 }
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 SOFTMAX = 1  # of `expert_gating_func`
@@ -371,12 +374,20 @@ def _gpt_oss(hf: dict[str, Any], fields: _Fields) -> None:
         hf["rope_scaling"]["truncate"] = False  # which files do not say
 
 
+def _seed_oss(hf: dict[str, Any], fields: _Fields) -> None:
+    hf["attention_out_bias"] = "blk.0.attn_output.bias" in fields.gguf.names()
+
+
+def _glm4(hf: dict[str, Any], fields: _Fields) -> None:
+    hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
+
+
 def _glm4_moe(hf: dict[str, Any], fields: _Fields) -> None:
     """Layers that predict further tokens count as blocks there."""
     hf |= _mixture(fields, sigmoid=True)
     hf["num_hidden_layers"] -= fields.optional("nextn_predict_layers", int) or 0
     hf["use_qk_norm"] = "blk.0.attn_q_norm.weight" in fields.gguf.names()
-    hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
+    _glm4(hf, fields)
 
 
 def _granite(hf: dict[str, Any], fields: _Fields) -> None:
@@ -400,6 +411,10 @@ def _minicpm(hf: dict[str, Any], fields: _Fields) -> None:
         hf["scale_depth"] = residual * math.sqrt(hf["num_hidden_layers"])
     if logits := fields.optional("logit_scale", float):
         hf["dim_model_base"] = hf["hidden_size"] / logits
+
+
+def _ernie(hf: dict[str, Any], fields: _Fields) -> None:
+    hf["use_bias"] = hf["attention_bias"]
 
 
 def _ernie_moe(hf: dict[str, Any], fields: _Fields) -> None:
@@ -436,6 +451,9 @@ FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "granite": _granite,
     "granitemoe": _granite_moe,
     "minicpm": _minicpm,
+    "seed_oss": _seed_oss,
+    "ernie4_5": _ernie,
+    "glm4": _glm4,
     "ernie4_5-moe": _ernie_moe,
     "olmoe": _own_width,
     "internlm2": _internlm2,

@@ -73,6 +73,12 @@ ARCHITECTURE = {
         "mlp.router": "ffn_gate_inp",
         **{f"mlp.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
     },
+    "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
+    "glm4": {
+        "post_self_attn_layernorm": "post_attention_norm",
+        "post_mlp_layernorm": "post_ffw_norm",
+        "mlp.gate_up_proj": "ffn_up",
+    },
     "glm4moe": {
         "post_attention_layernorm": "post_attention_norm",
         "mlp.gate.e_score_correction": "exp_probs_b",

@@ -31,4 +31,5 @@ FAMILY = Family(
     config=config,
     params=llama.params,
     block=llama.block,
+    gguf=("ernie4_5",),
 )

@@ -56,4 +56,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=block,
+    gguf=("glm4",),
 )

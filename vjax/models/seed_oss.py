@@ -24,4 +24,5 @@ FAMILY = Family(
     config=config,
     params=llama.params,
     block=llama.block,
+    gguf=("seed_oss",),
 )

@@ -54,6 +54,7 @@ SEED_OSS = (
         attention_bias=True,
         attention_out_bias=True,
         head_dim=12,
+        gguf=True,
     ),
 )
 SMOLLM3 = (
@@ -91,6 +92,7 @@ ERNIE = (
         head_dim=14,
         use_bias=True,
         rope_theta=500.0,
+        gguf=True,
     ),
 )
 GRANITE = (
@@ -168,6 +170,7 @@ GLM4 = (
         partial_rotary_factor=0.5,
         attention_bias=True,
         rms_norm_eps=1.5625e-7,
+        gguf=True,
     ),
     case("glm", "GlmForCausalLM", "glm", {"partial_rotary_factor": 1.0}, head_dim=12, attention_bias=True),
 )
