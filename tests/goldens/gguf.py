@@ -62,6 +62,9 @@ ARCHITECTURES = {
     "seed_oss": MODEL_ARCH.SEED_OSS,
     "ernie4_5": MODEL_ARCH.ERNIE4_5,
     "glm4": MODEL_ARCH.GLM4,
+    "olmo2": MODEL_ARCH.OLMO2,
+    "olmo3": MODEL_ARCH.OLMO2,
+    "exaone4": MODEL_ARCH.EXAONE4,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
@@ -85,6 +88,7 @@ PRE_TOKENIZERS |= {"gpt_oss": "gpt-4o", "glm4_moe": "glm4", "minimax_m2": "minim
 PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe": "olmo"}
 PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-bpe", "minicpm": "default"}
 PRE_TOKENIZERS |= {"seed_oss": "seed-coder", "ernie4_5": "default", "glm4": "glm4"}
+PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4"}
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
 # Those whose rope turns neighbours there, and halves of a head here.
 PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", *GRANITES)
@@ -175,7 +179,7 @@ def converted(golden: Golden) -> Tensors:
             gguf_name = "output.weight"  # also where every published model is tied
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = rope_parameters(config)
     for length in ("short", "long"):
         if f"{length}_factor" in rope:
             tensors[f"rope_factors_{length}.weight"] = np.asarray(rope[f"{length}_factor"], np.float32)
@@ -283,8 +287,21 @@ def head_dim(config: dict[str, Any]) -> int:
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
+def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """Those of the full layers, where windowed ones have their own."""
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return given.get("full_attention", given)
+
+
 def rope_theta(config: dict[str, Any]) -> float | None:
-    return config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
+    return config.get("rope_theta") or rope_parameters(config).get("rope_theta")
+
+
+def windowed_layers(config: dict[str, Any]) -> list[bool]:
+    """OLMo 3 lists the kinds of its layers; EXAONE 4 may say that one in so many has no window."""
+    if "layer_types" in config:
+        return [kind == "sliding_attention" for kind in config["layer_types"]]
+    return [(i + 1) % config["sliding_window_pattern"] != 0 for i in range(config["num_hidden_layers"])]
 
 
 def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
@@ -317,6 +334,9 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
         writer.add_rope_dimension_count(int(config.get("partial_rotary_factor", ROTARY[family]) * head_dim(config)))
     if family in ("gemma2", "gemma3_text", "phi3", "cohere2", "gpt_oss"):
         writer.add_sliding_window(config.get("sliding_window") or 0)
+    if family in ("olmo3", "exaone4") and "sliding_window" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern(windowed_layers(config))
     if family in ("cohere", "cohere2"):
         writer.add_logit_scale(config["logit_scale"])
         writer.add_rope_scaling_type(RopeScalingType.NONE)
@@ -404,7 +424,9 @@ def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
     """Llama 3's scaling is not here: it becomes a tensor of divisors."""
     if rope_theta(config):
         writer.add_rope_freq_base(rope_theta(config))
-    rope = config.get("rope_scaling") or {}
+    if windowed := (config.get("rope_parameters") or {}).get("sliding_attention"):
+        writer.add_rope_freq_base_swa(windowed["rope_theta"])
+    rope = rope_parameters(config)
     kind = rope.get("rope_type", rope.get("type"))
     if kind == "linear":
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)

@@ -122,7 +122,7 @@ def test_gemma3(tmp_path: Path) -> None:
     config = translate(tmp_path, "gemma3", attention__key_length=32, attention__sliding_window=64)
     assert config["architectures"] == ["Gemma3ForCausalLM"]
     assert (config["rope_theta"], config["rope_local_base_freq"]) == (1e6, 1e4)
-    assert (config["sliding_window"], config["sliding_window_pattern"]) == (64, 6)
+    assert (config["sliding_window"], config["layer_types"]) == (64, ["sliding_attention"] * 2)
     assert config["query_pre_attn_scalar"] == 32
     assert config["hidden_activation"] == "gelu_pytorch_tanh"
     assert translate(tmp_path, "gemma3", block_count=62, attention__key_length=32)["query_pre_attn_scalar"] == 12
@@ -133,6 +133,26 @@ def test_gemma3(tmp_path: Path) -> None:
     assert translate(tmp_path, "gemma3")["layer_types"] == ["full_attention"] * 2
     with pytest.raises(CheckpointError, match="has 1 items for 2 layers"):
         translate(tmp_path, "gemma3", attention__sliding_window=64, attention__sliding_window_pattern=[True])
+
+
+def test_windows_of_olmo_and_exaone(tmp_path: Path) -> None:
+    windows = {"attention__sliding_window": 64, "rope__freq_base": 5e5}
+    assert translate(tmp_path, "olmo2")["model_type"] == "olmo2"
+    config = translate(tmp_path, "olmo2", **windows, attention__sliding_window_pattern=2)
+    assert config["model_type"] == "olmo3"
+    assert config["layer_types"] == ["sliding_attention", "full_attention"]
+    assert config["rope_parameters"]["sliding_attention"] == {"rope_theta": 5e5}
+    assert translate(tmp_path, "exaone4")["sliding_window"] is None
+    assert translate(tmp_path, "exaone4", **windows)["layer_types"] == ["sliding_attention"] * 2
+    with pytest.raises(CheckpointError, match="must be a list or a positive number, found 0"):
+        translate(tmp_path, "exaone4", **windows, attention__sliding_window_pattern=0)
+
+
+def test_constants_of_minicpm(tmp_path: Path) -> None:
+    assert "scale_emb" not in translate(tmp_path, "minicpm")
+    config = translate(tmp_path, "minicpm", embedding_scale=12.0, residual_scale=1.4 / math.sqrt(2), logit_scale=3.0)
+    assert (config["scale_emb"], config["dim_model_base"]) == (12.0, 16.0)
+    assert config["scale_depth"] == pytest.approx(1.4)
 
 
 @pytest.mark.parametrize("key", [key for key in SIZES if key != "attention.head_count_kv"])
@@ -164,7 +184,7 @@ KEYS = [*SIZES, "attention.key_length", "rope.freq_base", "rope.dimension_count"
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(["llama", "gemma3"]), st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1))
+@given(st.sampled_from(["llama", "gemma3", "olmo2"]), st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1))
 def test_any_metadata_give_a_config_or_a_clear_error(architecture: str, changes: dict[str, Any]) -> None:
     keys = {f"{architecture}.{key}": value for key, value in {**SIZES, **changes}.items() if value is not None}
     tensor = Tensor(GGMLQuantizationType.F32, (11, 48), 0, 11 * 48 * 4)

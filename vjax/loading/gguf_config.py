@@ -43,6 +43,8 @@ ARCHITECTURES = {
     "seed_oss": ("seed_oss", "SeedOssForCausalLM"),
     "ernie4_5": ("ernie4_5", "Ernie4_5ForCausalLM"),
     "glm4": ("glm4", "Glm4ForCausalLM"),
+    "olmo2": ("olmo2", "Olmo2ForCausalLM"),
+    "exaone4": ("exaone4", "Exaone4ForCausalLM"),
 }
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 SOFTMAX = 1  # of `expert_gating_func`
@@ -235,25 +237,29 @@ def _gemma2(hf: dict[str, Any], fields: _Fields) -> None:
 
 def _gemma3(hf: dict[str, Any], fields: _Fields) -> None:
     """What llama.cpp knows of Gemma 3 without asking the file."""
-    layers = hf["num_hidden_layers"]
     if fields.optional("rope.freq_base", float) is None:
         hf["rope_theta"] = 1e6
     hf["rope_local_base_freq"] = fields.optional("rope.freq_base_swa", float) or 10000.0
     hf["hidden_activation"] = "gelu_pytorch_tanh"
-    is_27b = layers == GEMMA3_27B_LAYERS
+    is_27b = hf["num_hidden_layers"] == GEMMA3_27B_LAYERS
     hf["query_pre_attn_scalar"] = hf["hidden_size"] // hf["num_attention_heads"] if is_27b else hf["head_dim"]
     hf["final_logit_softcapping"] = fields.optional("final_logit_softcapping", float) or None
-    pattern = fields.gguf.metadata.get("gemma3.attention.sliding_window_pattern", 6)
+    hf["layer_types"] = _layer_types(hf, fields, 6)
+
+
+def _layer_types(hf: dict[str, Any], fields: _Fields, default: int) -> list[str]:
+    """Which layers have the window, if there is one: as the file lists them, or all but one in so many."""
+    key, layers = f"{fields.architecture}.attention.sliding_window_pattern", hf["num_hidden_layers"]
+    pattern = fields.gguf.metadata.get(key, default)
     if "sliding_window" not in hf:
-        hf["layer_types"] = ["full_attention"] * layers
-    elif isinstance(pattern, list):
-        if len(pattern) != layers:
-            raise fields.fail(
-                "gemma3.attention.sliding_window_pattern", f"has {len(pattern)} items for {layers} layers"
-            )
-        hf["layer_types"] = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
-    else:
-        hf["sliding_window_pattern"] = pattern
+        pattern = [False] * layers
+    elif type(pattern) is int and pattern > 0:
+        pattern = [(i + 1) % pattern != 0 for i in range(layers)]
+    elif not isinstance(pattern, list):
+        raise fields.fail(key, f"must be a list or a positive number, found {pattern!r}"[:200])
+    if len(pattern) != layers:
+        raise fields.fail(key, f"has {len(pattern)} items for {layers} layers")
+    return ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
 
 
 def _starcoder2(hf: dict[str, Any], fields: _Fields) -> None:
@@ -378,6 +384,21 @@ def _seed_oss(hf: dict[str, Any], fields: _Fields) -> None:
     hf["attention_out_bias"] = "blk.0.attn_output.bias" in fields.gguf.names()
 
 
+def _olmo2(hf: dict[str, Any], fields: _Fields) -> None:
+    """OLMo 3 is OLMo 2 with windows there; what stretches the rope is for full layers only."""
+    if "sliding_window" in hf:
+        hf |= {"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"]}
+        hf["layer_types"] = _layer_types(hf, fields, 4)
+        base = fields.optional("rope.freq_base_swa", float) or hf["rope_theta"]
+        full = {**hf.pop("rope_scaling", {}), "rope_theta": hf["rope_theta"]}
+        hf["rope_parameters"] = {"full_attention": full, "sliding_attention": {"rope_theta": base}}
+
+
+def _exaone4(hf: dict[str, Any], fields: _Fields) -> None:
+    hf["layer_types"] = _layer_types(hf, fields, 4)
+    hf.setdefault("sliding_window", None)  # the family has one by default
+
+
 def _glm4(hf: dict[str, Any], fields: _Fields) -> None:
     hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
 
@@ -454,6 +475,8 @@ FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "seed_oss": _seed_oss,
     "ernie4_5": _ernie,
     "glm4": _glm4,
+    "olmo2": _olmo2,
+    "exaone4": _exaone4,
     "ernie4_5-moe": _ernie_moe,
     "olmoe": _own_width,
     "internlm2": _internlm2,

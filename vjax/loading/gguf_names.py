@@ -38,6 +38,8 @@ SHARED = {f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("g
 ARCHITECTURE = {
     "gemma2": SANDWICH,
     "gemma3": SANDWICH,
+    "olmo2": SANDWICH,
+    "exaone4": SANDWICH,
     "phi2": {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "lfm2": {

@@ -50,4 +50,5 @@ FAMILY = Family(
     config=config,
     params=olmo2.params,
     block=olmo2.block,
+    gguf=("exaone4",),
 )

@@ -55,4 +55,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=block,
+    gguf=("olmo2",),  # OLMo 3 too
 )

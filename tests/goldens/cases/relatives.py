@@ -13,10 +13,10 @@ HALF_WINDOWS = ["sliding_attention", "full_attention", "sliding_attention", "ful
 
 
 def case(name: str, architecture: str, model_type: str, *switches: Config, **fields: Any) -> Case:
-    """A case with its switches, by default one that GGUF files do not express here."""
+    """A case with its switches."""
     extra = {key: fields.pop(key) for key in ("oracle", "packed", "zero_centred_norms", "gguf") if key in fields}
     config = decoder(architecture, model_type, **{"rope_theta": 10000.0, "pad_token_id": 0, **fields})
-    return Case(name, config, switches=switches, **{"gguf": False, **extra})
+    return Case(name, config, switches=switches, **extra)
 
 
 MISTRAL = (
@@ -29,6 +29,7 @@ MISTRAL = (
         sliding_window=5,
         head_dim=10,
         hidden_size=44,
+        gguf=False,  # llama.cpp knows of no window here
     ),
 )
 ARCEE = (
@@ -41,7 +42,6 @@ ARCEE = (
         hidden_act="relu2",
         attention_bias=True,
         mlp_bias=True,
-        gguf=True,
     ),
 )
 SEED_OSS = (
@@ -54,7 +54,6 @@ SEED_OSS = (
         attention_bias=True,
         attention_out_bias=True,
         head_dim=12,
-        gguf=True,
     ),
 )
 SMOLLM3 = (
@@ -68,7 +67,6 @@ SMOLLM3 = (
         no_rope_layers=[1, 1, 1, 0],  # as llama.cpp has it without asking the file
         tie_word_embeddings=True,
         rope_theta=200.0,
-        gguf=True,
     ),
     case(
         "smollm3-window",
@@ -80,6 +78,7 @@ SMOLLM3 = (
         no_rope_layer_interval=2,
         use_sliding_window=True,
         sliding_window=4,
+        gguf=False,  # nor of one here, nor of another interval
     ),
 )
 ERNIE = (
@@ -92,7 +91,6 @@ ERNIE = (
         head_dim=14,
         use_bias=True,
         rope_theta=500.0,
-        gguf=True,
     ),
 )
 GRANITE = (
@@ -109,7 +107,6 @@ GRANITE = (
         residual_multiplier=0.6,
         logits_scaling=0.5,
         attention_bias=True,
-        gguf=True,
     ),
 )
 OLMO_ROPES = {
@@ -157,6 +154,7 @@ HUNYUAN = (
         head_dim=14,
         attention_bias=True,
         rope_scaling={"type": "dynamic", "factor": 1.0, "alpha": 50.0},
+        gguf=False,
     ),
 )
 GLM4 = (
@@ -170,9 +168,8 @@ GLM4 = (
         partial_rotary_factor=0.5,
         attention_bias=True,
         rms_norm_eps=1.5625e-7,
-        gguf=True,
     ),
-    case("glm", "GlmForCausalLM", "glm", {"partial_rotary_factor": 1.0}, head_dim=12, attention_bias=True),
+    case("glm", "GlmForCausalLM", "glm", {"partial_rotary_factor": 1.0}, head_dim=12, attention_bias=True, gguf=False),
 )
 INTERNLM3 = (
     case(
@@ -190,6 +187,7 @@ INTERNLM3 = (
             use_sliding_window=False,
             rope_scaling={"rope_type": "linear", "factor": 3.0},
         ),
+        gguf=False,
     ),
 )
 INTERNLM2_NAMES = {
@@ -234,7 +232,6 @@ INTERNLM2 = (
         **INTERNLM2_SIZES,
         oracle=decoder("LlamaForCausalLM", "llama", **INTERNLM2_SIZES),
         packed=as_internlm2,
-        gguf=True,
     ),
 )
 MINICPM_SCALES: Config = {"hidden_size": 48, "num_hidden_layers": 3}
@@ -260,7 +257,6 @@ MINICPM = (
             logits_scaling=3.0,
             **MINICPM_SCALES,
         ),
-        gguf=True,
     ),
 )
 RELATIVES = (
