@@ -65,6 +65,7 @@ ARCHITECTURES = {
     "olmo2": MODEL_ARCH.OLMO2,
     "olmo3": MODEL_ARCH.OLMO2,
     "exaone4": MODEL_ARCH.EXAONE4,
+    "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
@@ -88,7 +89,7 @@ PRE_TOKENIZERS |= {"gpt_oss": "gpt-4o", "glm4_moe": "glm4", "minimax_m2": "minim
 PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe": "olmo"}
 PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-bpe", "minicpm": "default"}
 PRE_TOKENIZERS |= {"seed_oss": "seed-coder", "ernie4_5": "default", "glm4": "glm4"}
-PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4"}
+PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4", "hunyuan_v1_dense": "hunyuan-dense"}
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
 # Those whose rope turns neighbours there, and halves of a head here.
 PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", *GRANITES)
@@ -422,15 +423,21 @@ def add_latents(writer: GGUFWriter, config: dict[str, Any], family: str) -> None
 
 def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
     """Llama 3's scaling is not here: it becomes a tensor of divisors."""
-    if rope_theta(config):
-        writer.add_rope_freq_base(rope_theta(config))
+    rope = rope_parameters(config)
+    if base := rope_theta(config):
+        if "alpha" in rope:  # HunYuan's dynamic scaling, which is another base
+            dim = head_dim(config)
+            base *= rope["alpha"] ** (dim / (dim - 2))
+        writer.add_rope_freq_base(base)
     if windowed := (config.get("rope_parameters") or {}).get("sliding_attention"):
         writer.add_rope_freq_base_swa(windowed["rope_theta"])
-    rope = rope_parameters(config)
     kind = rope.get("rope_type", rope.get("type"))
     if kind == "linear":
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    elif kind == "dynamic":
+        writer.add_rope_scaling_type(RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1.0)
     elif kind == "longrope":
         writer.add_rope_scaling_attn_factors(longrope_attention(rope, config))
     elif kind == "yarn":

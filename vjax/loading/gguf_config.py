@@ -45,6 +45,7 @@ ARCHITECTURES = {
     "glm4": ("glm4", "Glm4ForCausalLM"),
     "olmo2": ("olmo2", "Olmo2ForCausalLM"),
     "exaone4": ("exaone4", "Exaone4ForCausalLM"),
+    "hunyuan-dense": ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
 }
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 SOFTMAX = 1  # of `expert_gating_func`

@@ -75,6 +75,7 @@ ARCHITECTURE = {
         "mlp.router": "ffn_gate_inp",
         **{f"mlp.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
     },
+    "hunyuan-dense": {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
     "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
     "glm4": {
         "post_self_attn_layernorm": "post_attention_norm",

@@ -39,4 +39,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=llama.block,
+    gguf=("hunyuan-dense",),
 )

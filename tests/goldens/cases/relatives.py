@@ -154,7 +154,6 @@ HUNYUAN = (
         head_dim=14,
         attention_bias=True,
         rope_scaling={"type": "dynamic", "factor": 1.0, "alpha": 50.0},
-        gguf=False,
     ),
 )
 GLM4 = (
