@@ -66,6 +66,7 @@ ARCHITECTURES = {
     "olmo3": MODEL_ARCH.OLMO2,
     "exaone4": MODEL_ARCH.EXAONE4,
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
+    "lfm2_moe": MODEL_ARCH.LFM2MOE,
 }
 NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
@@ -82,7 +83,7 @@ SPM_SIZE = 260  # from here on a vocabulary has room for all bytes, and is Sente
 PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2"}
 PRE_TOKENIZERS |= dict.fromkeys(GEMMAS, "default")
 PRE_TOKENIZERS |= {"phi": "phi-2", "phi3": "gpt-4o", "starcoder2": "starcoder", "stablelm": "stablelm2"}
-PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r", "lfm2": "lfm2"}
+PRE_TOKENIZERS |= {"cohere": "command-r", "cohere2": "command-r", "lfm2": "lfm2", "lfm2_moe": "lfm2"}
 PRE_TOKENIZERS |= {"deepseek_v2": "deepseek-llm", "deepseek_v3": "deepseek-v3", "glm4_moe_lite": "glm4"}
 PRE_TOKENIZERS |= {"internlm2": "default", "mixtral": "default", "qwen2_moe": "qwen2", "qwen3_moe": "qwen2"}
 PRE_TOKENIZERS |= {"gpt_oss": "gpt-4o", "glm4_moe": "glm4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "default"}
@@ -90,6 +91,7 @@ PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe"
 PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-bpe", "minicpm": "default"}
 PRE_TOKENIZERS |= {"seed_oss": "seed-coder", "ernie4_5": "default", "glm4": "glm4"}
 PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4", "hunyuan_v1_dense": "hunyuan-dense"}
+LFM2S = ("lfm2", "lfm2_moe")
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
 # Those whose rope turns neighbours there, and halves of a head here.
 PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", *GRANITES)
@@ -172,7 +174,7 @@ def converted(golden: Golden) -> Tensors:
             array = array + np.float32(1)
         if name.endswith("conv.conv.weight"):
             array = array[:, 0]
-        known = name.replace("correction_bias", "correction.bias")
+        known = name.replace("correction_bias", "correction.bias").replace("expert_bias", "expert_bias.bias")
         for ours, theirs in RENAMED.items():
             known = known.replace(ours, theirs)
         gguf_name = names.get_name(known, try_suffixes=(".weight", ".bias"))
@@ -191,6 +193,9 @@ def converted(golden: Golden) -> Tensors:
 
 # What the converter's table has under other names.
 RENAMED = {f"block_sparse_moe.experts.{name}_proj": f"mlp.experts.{name}_proj" for name in ("gate", "up")}
+RENAMED |= {
+    f"feed_forward.experts.w{i}": f"mlp.experts.{name}_proj" for i, name in ((1, "gate"), (3, "up"), (2, "down"))
+}
 RENAMED |= {f"shared_mlp.{name}_proj": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up")}
 
 
@@ -314,13 +319,13 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
     writer.add_head_count(config["num_attention_heads"])
     latents = "kv_lora_rank" in config
     kv_heads = 1 if latents else config.get("num_key_value_heads") or config["num_attention_heads"]
-    if family == "lfm2":
+    if family in LFM2S:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
         kv_heads = [kv_heads if kind == "full_attention" else 0 for kind in config["layer_types"]]
     writer.add_head_count_kv(kv_heads)
     if latents:
         add_latents(writer, config, family)
-    if "rms_norm_eps" in config or family == "lfm2":
+    if "rms_norm_eps" in config or family in LFM2S:
         writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
@@ -369,13 +374,15 @@ def add_experts(writer: GGUFWriter, config: dict[str, Any], family: str) -> None
     for field in ("n_shared_experts", "moe_num_shared_experts"):
         if field in config:
             writer.add_expert_shared_count(config[field])
-    if family in ("glm4_moe", "minimax_m2"):
+    if family in ("glm4_moe", "minimax_m2", "lfm2_moe"):
         writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
     if family == "glm4_moe":
         writer.add_nextn_predict_layers(config.get("num_nextn_predict_layers", 0))
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if family == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
     if family == "ernie4_5_moe":
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
         writer.add_interleave_moe_layer_step(config["moe_layer_interval"])

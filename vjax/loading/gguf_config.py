@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "command-r": ("cohere", "CohereForCausalLM"),
     "cohere2": ("cohere2", "Cohere2ForCausalLM"),
     "lfm2": ("lfm2", "Lfm2ForCausalLM"),
+    "lfm2moe": ("lfm2_moe", "Lfm2MoeForCausalLM"),
     "deepseek2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
     "internlm2": ("internlm2", "InternLM2ForCausalLM"),
     "qwen2moe": ("qwen2_moe", "Qwen2MoeForCausalLM"),
@@ -291,7 +292,7 @@ def _cohere(hf: dict[str, Any], fields: _Fields) -> None:
 
 
 def _lfm2(hf: dict[str, Any], fields: _Fields) -> None:
-    key = "lfm2.attention.head_count_kv"
+    key = f"{fields.architecture}.attention.head_count_kv"
     heads = fields.gguf.metadata.get(key)
     if not isinstance(heads, list) or len(heads) != hf["num_hidden_layers"]:
         raise fields.fail(key, "must be a list with a number for every layer")
@@ -373,6 +374,12 @@ def _own_width(hf: dict[str, Any], fields: _Fields) -> None:
     """Experts whose width the config calls `intermediate_size`."""
     _experts(hf, fields)
     hf["intermediate_size"] = hf["moe_intermediate_size"]
+
+
+def _lfm2_moe(hf: dict[str, Any], fields: _Fields) -> None:
+    _lfm2(hf, fields)
+    _experts(hf, fields)
+    hf["num_dense_layers"] = fields.optional("leading_dense_block_count", int) or 0
 
 
 def _gpt_oss(hf: dict[str, Any], fields: _Fields) -> None:
@@ -458,6 +465,7 @@ FIXES: dict[str, Callable[[dict[str, Any], _Fields], None]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2_moe,
     "starcoder2": _starcoder2,
     "stablelm": _stablelm,
     "phi2": _phi2,

@@ -34,6 +34,19 @@ SANDWICH = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 SHARED = {f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
+LFM2 = {
+    "operator_norm": "attn_norm",
+    "ffn_norm": "ffn_norm",
+    "self_attn.out_proj": "attn_output",
+    "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm",
+    "conv.conv": "shortconv.conv",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w3": "ffn_up",
+    "feed_forward.w2": "ffn_down",
+}
 # What single architectures call otherwise; here the later of two names for one tensor is the one that is meant.
 ARCHITECTURE = {
     "gemma2": SANDWICH,
@@ -42,19 +55,8 @@ ARCHITECTURE = {
     "exaone4": SANDWICH,
     "phi2": {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
-    "lfm2": {
-        "operator_norm": "attn_norm",
-        "ffn_norm": "ffn_norm",
-        "self_attn.out_proj": "attn_output",
-        "self_attn.q_layernorm": "attn_q_norm",
-        "self_attn.k_layernorm": "attn_k_norm",
-        "conv.conv": "shortconv.conv",
-        "conv.in_proj": "shortconv.in_proj",
-        "conv.out_proj": "shortconv.out_proj",
-        "feed_forward.w1": "ffn_gate",
-        "feed_forward.w3": "ffn_up",
-        "feed_forward.w2": "ffn_down",
-    },
+    "lfm2": LFM2,
+    "lfm2moe": {**LFM2, "feed_forward.gate": "ffn_gate_inp", "feed_forward.expert": "exp_probs_b"},  # `expert_bias`
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "deepseek2": {
         "self_attn.q_a_proj": "attn_q_a",
@@ -112,6 +114,7 @@ ARCHITECTURE = {
 }
 ROOTS = {
     "lfm2": {"model.embedding_norm": "token_embd_norm"},
+    "lfm2moe": {"model.embedding_norm": "token_embd_norm"},
     "phi2": {"model.final_layernorm": "output_norm"},
     "internlm2": {"model.tok_embeddings": "token_embd", "output": "output"},
 }
@@ -119,7 +122,7 @@ ROOTS = {
 KINDS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 EXPERT = {
     f"{block}.experts.{name}": f"ffn_{kind}_exps"
-    for block in ("mlp", "block_sparse_moe")
+    for block in ("mlp", "block_sparse_moe", "feed_forward")
     for name, kind in KINDS.items()
 }
 # So are StableLM's norms of each head.
@@ -164,5 +167,5 @@ def to_hf_name(name: str, architecture: str) -> str | None:
         return f"{roots[stem]}.{kind}" if stem in roots else None
     parts = {gguf: hf for hf, gguf in _layer_table(architecture).items()}
     part = parts.get(match["part"])
-    join = "_" if part and part.endswith("e_score_correction") else "."
+    join = "_" if match["part"] == "exp_probs_b" else "."
     return f"model.layers.{match['layer']}.{part}{join}{match['kind']}" if part else None

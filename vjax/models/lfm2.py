@@ -147,7 +147,7 @@ def gated_conv(
 FAMILY = Family(
     name="LFM2",
     architectures=("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
-    gguf=("lfm2",),
+    gguf=("lfm2", "lfm2moe"),
     config=config,
     params=params,
     block=block,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.goldens.cases.case import Case, decoder
+from typing import Any
+
+from tests.goldens.cases.case import Case, Config, decoder
 
 LFM2 = (
     Case(
@@ -334,6 +336,27 @@ KIMI_LINEAR = (
     ),
 )
 
+
+def lfm2_moe(**fields: Any) -> Config:
+    return decoder(
+        "Lfm2MoeForCausalLM",
+        "lfm2_moe",
+        hidden_size=32,
+        num_hidden_layers=3,
+        layer_types=["conv", "full_attention", "conv"],
+        num_dense_layers=1,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=18,
+        hidden_act=None,
+        rms_norm_eps=None,
+        norm_eps=1e-5,
+        rope_theta=1e4,
+        tie_word_embeddings=True,
+        **fields,
+    )
+
+
 MIXTURES = (
     Case(
         "qwen3-next",
@@ -385,25 +408,14 @@ MIXTURES = (
     ),
     Case(
         "lfm2-moe",
-        decoder(
-            "Lfm2MoeForCausalLM",
-            "lfm2_moe",
-            hidden_size=32,
-            num_hidden_layers=3,
-            layer_types=["conv", "full_attention", "conv"],
-            num_dense_layers=1,
-            num_experts=6,
-            num_experts_per_tok=2,
-            moe_intermediate_size=18,
-            routed_scaling_factor=1.5,
-            hidden_act=None,
-            rms_norm_eps=None,
-            norm_eps=1e-5,
-            rope_theta=1e4,
-            tie_word_embeddings=True,
-        ),
+        lfm2_moe(routed_scaling_factor=1.5),
         switches=({"routed_scaling_factor": 1.0}, {"norm_topk_prob": False}, {"num_experts_per_tok": 1}),
-        gguf=False,
+        gguf=False,  # llama.cpp knows of no factor here
+    ),
+    Case(  # as published
+        "lfm2-moe-unscaled",
+        lfm2_moe(conv_L_cache=3),
+        switches=({"routed_scaling_factor": 1.5}, {"norm_topk_prob": False}),
     ),
     Case(
         "kimi-linear",
