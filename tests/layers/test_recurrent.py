@@ -52,12 +52,13 @@ def in_steps(run: Step, inputs: list[Any], state: dict[str, jax.Array], chunk: i
         step, order = ragged(done, counts, tokens, decode)
         parts = [jax.tree.map(lambda x, a=done[i], n=counts[i]: x[a : a + n], inputs[i]) for i in order]
         unused = tokens - sum(counts)
-        padding = jax.tree.map(lambda x, n=unused: jnp.full((n, *x.shape[1:]), 3.0), inputs[0])
-        x = jax.tree.map(lambda *p: jnp.concatenate(p), *parts, padding)  # what padding holds must not matter
+        padding = jax.tree.map(lambda x, n=unused: np.full((n, *x.shape[1:]), 3.0, x.dtype), inputs[0])
+        x = jax.tree.map(lambda *p: np.concatenate(p), *parts, padding)  # what padding holds must not matter
         pool, out = run(pool, x, step)
+        out = np.asarray(out)
         at = 0
         for i in order:
-            found[i].append(np.asarray(out[at : at + counts[i]]))
+            found[i].append(out[at : at + counts[i]])
             at, done[i] = at + counts[i], done[i] + counts[i]
     return [np.concatenate(parts) for parts in found]
 
@@ -65,7 +66,7 @@ def in_steps(run: Step, inputs: list[Any], state: dict[str, jax.Array], chunk: i
 def check(layer: Layer, make: Callable[[int, np.random.Generator], Any], state: dict[str, jax.Array]) -> None:
     """In steps as in one piece, for chunks of 1, 3, 7 and 64 tokens; every step has one of three compiled shapes."""
     rng = np.random.default_rng(0)
-    inputs = [make(n, rng) for n in LENGTHS]
+    inputs = [jax.tree.map(np.asarray, make(n, rng)) for n in LENGTHS]
     alone = jax.jit(partial(layer, step=None))
     whole = [np.asarray(alone(x, jax.tree.map(jnp.zeros_like, state))[0]) for x in inputs]
 

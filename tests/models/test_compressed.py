@@ -35,12 +35,12 @@ def test_what_pages_hold() -> None:
     assert page_bytes(gemma, 16, FLOAT32) == 4 * 16 * 2 * 2 * (2 * 12 + 20)
 
 
-@pytest.mark.parametrize("page", [3, 16])
-def test_entries_lie_in_pages_of_any_size(page: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "BLOCK", 4)  # entries in more than one block
+def test_entries_lie_in_pages_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages whose size is no multiple of what an entry stands for; entries in more than one block."""
+    monkeypatch.setattr(compressed, "BLOCK", 4)
     golden = load_case("deepseek-v4")
     path = checkpoint(golden.name, tmp_path)
-    config = EngineConfig(model=str(path), block_size=page, use_tqdm_on_load=False, **OPTIONS)
+    config = EngineConfig(model=str(path), block_size=7, use_tqdm_on_load=False, **OPTIONS)
     with greedy_graphs():
         driver = Driver(config, few_graphs=True)
         assert driver.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
