@@ -29,6 +29,7 @@ from vjax.engine.state import State
 from vjax.layers.paging import STATE, KVPool, PagedStep
 from vjax.models.model import Model
 from vjax.models.spec import Tree
+from vjax.pallas_kernels import dispatch
 
 PROMPT_LOGPROBS_ROWS = 64  # logits of a whole prompt at once would not fit: this many tokens at a time
 
@@ -44,9 +45,10 @@ def step(
     """
     f = layout.unpack(buffer)
     rows, positions, tokens, state = _place(f, state, layout, len(model.config.windows))
-    hidden, cache = model.forward(params, tokens, positions, rows, state.cache)  # [T, d]
     last = jnp.maximum(rows.query_start[1:] - 1, 0)  # [S]
-    logits = model.unembed(params, hidden if layout.decode else hidden[last])  # [S, V]
+    with dispatch.tracing_a_step():
+        hidden, cache = model.forward(params, tokens, positions, rows, state.cache)  # [T, d]
+        logits = model.unembed(params, hidden if layout.decode else hidden[last])  # [S, V]
 
     result = {"rows": _sample(logits, f, state, tokens[last], top, processed)}
     chosen = result["rows"][:, 0]

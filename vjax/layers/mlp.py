@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from vjax.errors import ModelError
-from vjax.quant import matmul
+from vjax.quant import matmul, swiglu
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
@@ -62,6 +62,8 @@ def mlp(w: dict[str, Any], x: jax.Array, act: Act, gate_scale: float = 1.0) -> j
     `w`: `gate_up[2, F, d]` or `up[F, d]`, `down[d, F]`; optional `gate_up_bias`, `up_bias`, `down_bias`.
     """
     name = "gate_up" if "gate_up" in w else "up"
+    if name == "gate_up" and act in ("silu", "swish") and gate_scale == 1.0 and not any("bias" in key for key in w):
+        return matmul(swiglu(x, w["gate_up"]), w["down"])
     hidden = matmul(x, w[name])  # [T, 2, F] or [T, F]
     if f"{name}_bias" in w:
         hidden = hidden + w[f"{name}_bias"].astype(x.dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -19,7 +20,11 @@ from vjax.native import library
 
 log = logging.getLogger(__name__)
 
-KNOWN = {"paged_attention": ("reference", "triton", "native"), "add_rms_norm": ("reference", "triton")}
+KNOWN = {
+    "paged_attention": ("reference", "triton", "native"),
+    "add_rms_norm": ("reference", "triton"),
+    "matvec": ("reference", "triton"),
+}
 REFERENCE = dict.fromkeys(KNOWN, "reference")
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
 
@@ -27,6 +32,7 @@ _wanted: dict[str, str] = {}
 _chosen: dict[str, str] = {}
 _devices = 1
 _platform: str | None = None
+_step: ContextVar[bool] = ContextVar("vjax_step", default=False)  # of a thread: another may differentiate meanwhile
 
 
 def choose(kernels: Mapping[str, str] | None = None, *, devices: int = 1) -> None:
@@ -62,6 +68,20 @@ def platform() -> str:
     """What the step being traced will run on: cpu or cuda."""
     name = _platform or jax.default_backend()
     return "cuda" if name == "gpu" else name
+
+
+@contextmanager
+def tracing_a_step() -> Iterator[None]:
+    """Within it, what is traced is an engine's step: neither differentiated nor batched, so that kernels may run."""
+    token = _step.set(True)
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
+def in_step() -> bool:
+    return _step.get()
 
 
 def pick(op: str, obstacle: str | None = None, native: str | None = "it has no native form") -> str:

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from vjax.pallas_kernels import matvec
 from vjax.pallas_kernels.grouped_matmul import Groups
 from vjax.quant.dense import Dense
 from vjax.quant.ggml_blocks import GGMLBlocks
 
-__all__ = ["Dense", "GGMLBlocks", "Weight", "grouped_matmul", "matmul", "matmul_each", "rows"]
+__all__ = ["Dense", "GGMLBlocks", "Weight", "grouped_matmul", "matmul", "matmul_each", "rows", "swiglu"]
 
 
 class Weight(Protocol):
@@ -37,6 +38,14 @@ def matmul_each(x: jax.Array, w: Weight) -> jax.Array:
     """A product for each head: `x[T, H, in]` and `w[H, out, in]` -> `[T, H, out]`, in `x`'s dtype."""
     values = w.data if isinstance(w, Dense) else w.dequantize()
     return jnp.einsum("thi,hoi->tho", x, values.astype(x.dtype), precision=lax.Precision.HIGHEST)
+
+
+def swiglu(x: jax.Array, w: Weight) -> jax.Array:
+    """`silu(x[T, in] @ w[0].T) * (x @ w[1].T) -> [T, F]` for `w[2, F, in]` (Shazeer, 2020), in `x`'s dtype."""
+    if isinstance(w, Dense) and matvec.runs(x, w.data):
+        return matvec.swiglu(x, w.data)
+    both = matmul(x, w)
+    return jax.nn.silu(both[:, 0]) * both[:, 1]
 
 
 def rows(w: Weight, ids: jax.Array) -> jax.Array:

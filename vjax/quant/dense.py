@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels import dispatch, matvec
 from vjax.pallas_kernels.grouped_matmul import Groups, grouped_matmul
 
 
@@ -33,6 +33,8 @@ class Dense:
 
     def matmul(self, x: jax.Array) -> jax.Array:
         """`x[..., in]` -> `[..., *out]` in `x`'s dtype, accumulated in float32 or better."""
+        if matvec.runs(x, self.data):
+            return matvec.matmul(x, self.data)
         w = self.data.astype(x.dtype)
         if dispatch.platform() == "cpu":
             # XLA on CPU copies a weight of more than two axes before it multiplies. Elsewhere the axes stay, so that a
