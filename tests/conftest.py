@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,12 @@ if "VJAX_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["VJAX_CACHE_DIR"], ignore_errors=True)
 
 
+# What CI runs on one Python only: none of it depends on the version of JAX but through what other files test.
+ONCE = ("native", "tokenizing", "frontend", "serving/test_chat.py", "serving/test_completions.py",
+        "serving/test_errors.py", "serving/test_operations.py", "loading/test_gguf.py", "test_cli.py", "test_docs.py",
+        "test_notebooks.py", "test_plan.py")  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: a file's tests share a worker, and so its fixtures and graphs. Those of a family's golden
     go with that golden instead, as they are most of the suite; a family's further goldens are marked `once`."""
@@ -33,5 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         golden = (params.params.get("golden") or params.params.get("name")) if params else None
         group = f"golden {golden}" if item.path.name == "test_families.py" and golden else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
-        if group.startswith("golden ") and golden not in first:
+        below = item.path.relative_to(Path(__file__).parent).as_posix()
+        if below.startswith(ONCE) or (group.startswith("golden ") and golden not in first):
             item.add_marker(pytest.mark.once)
