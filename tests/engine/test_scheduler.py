@@ -83,6 +83,14 @@ def test_a_last_prompt_token_alone_is_no_decode_row() -> None:
     assert step(scheduler).decode_only
 
 
+def test_a_threshold_beyond_the_budget_asks_for_no_more_pages() -> None:
+    scheduler = make(
+        num_pages=2, page_size=1, num_slots=1, windows=(1,), max_num_batched_tokens=1, long_prefill_token_threshold=3
+    )  # fmt: skip
+    scheduler.add(message("a", 3))
+    assert shape(plan(scheduler)) == [("a", 0, 1, False)]
+
+
 def test_decode_rows_come_first_then_chunks_then_new_requests() -> None:
     scheduler = make(max_num_batched_tokens=10, long_prefill_token_threshold=4)
     scheduler.add(message("long", 12))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vjax.pallas_kernels import dispatch, matvec
+from vjax.pallas_kernels.matvec import api
 from vjax.quant import Dense, swiglu
 
 
@@ -52,13 +53,15 @@ def test_gated_kernel(width: int, channels: int, monkeypatch: pytest.MonkeyPatch
         ((1, 1, 8), ("bfloat16", "bfloat16"), True, False),
         ((1, 8), ("float32", "float32"), True, False),
         ((1, 8), ("float32", "bfloat16"), True, False),
+        ((1, 4), ("bfloat16", "bfloat16"), True, False),  # a small weight
     ],
 )
 def test_what_it_takes(
     shape: tuple[int, ...], dtypes: tuple[str, str], step: bool, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "pick", lambda op: "triton")
-    x, w = jnp.zeros(shape, dtypes[0]), jnp.zeros((4, 8), dtypes[1])
+    monkeypatch.setattr(api, "MIN_BYTES", 4 * 8 * 2)
+    x, w = jnp.zeros(shape, dtypes[0]), jnp.zeros((4, shape[-1]), dtypes[1])
     if step:
         with dispatch.tracing_a_step():
             assert matvec.runs(x, w) is taken

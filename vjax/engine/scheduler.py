@@ -95,7 +95,7 @@ class Scheduler:
         self.groups = PageGroups(windows, page_size)
         self._windows = [(group, window) for group, window in enumerate(windows) if window is not None]
         self.budget = max_num_batched_tokens
-        self.chunk = long_prefill_token_threshold or max_num_batched_tokens
+        self.chunk = min(long_prefill_token_threshold or max_num_batched_tokens, max_num_batched_tokens)
         self.by_priority = policy == "priority"
         self.pool = PagePool(num_pages)
         self.cache = PrefixCache(self.pool, self.groups, snapshots) if enable_prefix_caching else None
