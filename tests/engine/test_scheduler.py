@@ -85,7 +85,8 @@ def test_a_last_prompt_token_alone_is_no_decode_row() -> None:
 
 def test_a_threshold_beyond_the_budget_asks_for_no_more_pages() -> None:
     scheduler = make(
-        num_pages=2, page_size=1, num_slots=1, windows=(1,), max_num_batched_tokens=1, long_prefill_token_threshold=3
+        num_pages=2, page_size=1, num_slots=1, windows=(1,), max_num_batched_tokens=1, long_prefill_token_threshold=3,
+        enable_prefix_caching=False,
     )  # fmt: skip
     scheduler.add(message("a", 3))
     assert shape(plan(scheduler)) == [("a", 0, 1, False)]

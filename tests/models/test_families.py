@@ -23,8 +23,8 @@ from vjax.config import EngineConfig
 
 CASES = case_names()
 FAMILIES = {load_case(name).config["model_type"]: name for name in reversed(CASES)}  # the first case of each
-# Compiling is what takes the suite's time: four families, and one for each kind of layer, are tested over several devices
-# and with a graph for decoding.
+# Compiling is what takes the suite's time: four families, and one for each kind of layer, are tested over several
+# devices, and with a graph for decoding.
 WIDE = ("llama", "qwen2", "qwen3", "gemma3_text")
 KINDS = (
     "gemma4_text", "phi", "opt", "deepseek_v3", "lfm2", "qwen3_next", "nemotron_h", "kimi_linear", "gpt_oss", "laguna",
