@@ -41,8 +41,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vjax needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp for each set of extras: installed anew when pyproject.toml changes.
+# One stamp for each set of extras: installed anew when pyproject.toml changes. Python compiles what is imported.
 $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing vjax[$*] into $(VENV) ..."
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e '.[$*]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --progress-bar on -e '.[$*]'
 	@touch $@

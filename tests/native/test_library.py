@@ -54,7 +54,10 @@ def test_a_compiler_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @needs_compiler
-def test_built_once(tmp_path: Path) -> None:
+def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "small.cc"
+    source.write_text('extern "C" int answer() { return 42; }\n')
+    monkeypatch.setattr(library, "SOURCES", [source])
     path = library.build(tmp_path / "new", flags=("-O0",))
     before = path.stat().st_mtime_ns
     assert library.build(tmp_path / "new", flags=("-O0",)) == path
