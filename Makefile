@@ -16,7 +16,7 @@ serve: $(VENV)/.demo  ## serve the demo model until Ctrl-C
 	$(BIN)/python -m vjax.serve smollm2-demo
 
 test: $(VENV)/.test  ## the whole suite, on CPU
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(PYTEST)
 
 test-slow: $(VENV)/.test  ## tests on real weights (downloads about 600 MB of packages the first time)
 	$(BIN)/python -m pytest -m slow

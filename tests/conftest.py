@@ -30,10 +30,13 @@ ONCE = ("native", "tokenizing", "frontend", "serving/test_chat.py", "serving/tes
         "serving/test_errors.py", "serving/test_operations.py", "loading/test_gguf.py", "test_cli.py", "test_docs.py",
         "test_notebooks.py", "test_plan.py")  # fmt: skip
 
+ORDER = {"test_notebooks.py": 0, "test_families.py": 2}  # what is long and in one piece begins, what is in many ends
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: a file's tests share a worker, and so its fixtures and graphs. Those of a family's golden
     go with that golden instead, as they are most of the suite; a family's further goldens are marked `once`."""
+    items.sort(key=lambda item: ORDER.get(item.path.name, 1))
     first = {case.family: case.name for case in reversed(CASES)}.values()
     for item in items:
         params = getattr(item, "callspec", None)
