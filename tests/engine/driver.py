@@ -34,9 +34,11 @@ def greedy_graphs() -> Iterator[None]:
         patch.setattr("vjax.engine.step._sample", rows)
         jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()  # which otherwise stays with what it saw first
-        yield
-        jax.config.update("jax_enable_compilation_cache", cached)
-        compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", cached)
+            compilation_cache.reset_cache()
 
 
 class Driver:
