@@ -33,6 +33,7 @@ ONCE = ("native", "tokenizing", "frontend", "serving/test_chat.py", "serving/tes
 ORDER = {"test_notebooks.py": 0, "test_families.py": 2}  # what is long and in one piece begins, what is in many ends
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: a file's tests share a worker, and so its fixtures and graphs. Those of a family's golden
     go with that golden instead, as they are most of the suite; a family's further goldens are marked `once`."""
@@ -46,3 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         below = item.path.relative_to(Path(__file__).parent).as_posix()
         if below.startswith(ONCE) or (group.startswith("golden ") and golden not in first):
             item.add_marker(pytest.mark.once)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """pytest-xdist tells groups by a suffix of a test's id. Where it cannot put one there (pytest 9.2), it would spread
+    a file's tests over all workers, and each would build the file's fixtures and graphs for itself."""
+    if session.config.getoption("loadgroup", False) and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("pytest-xdist ignores the groups of tests; use pytest < 9.2.")
