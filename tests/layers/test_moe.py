@@ -20,11 +20,12 @@ from vjax.quant import Dense, grouped_matmul
 @given(st.integers(1, 9), st.lists(st.integers(0, 8), min_size=1, max_size=200))
 def test_every_row_lies_in_a_block_of_its_group(groups: int, ids: list[int]) -> None:
     ids = [i % groups for i in ids]
-    found = group_rows(jnp.asarray(ids), groups)
+    found = group_rows(jnp.asarray(ids)[:, None], groups)
     places = found.place.tolist()
     assert len(set(places)) == len(ids)
     assert max(places) < found.rows
     assert [int(found.group[place // found.block]) for place in places] == ids
+    assert [int(found.token[place]) for place in places] == list(range(len(ids)))
 
 
 @pytest.mark.parametrize("rows", [1, 6, 70, 600])
@@ -32,7 +33,7 @@ def test_grouped_product_is_each_rows_own(rows: int) -> None:
     rng = np.random.default_rng(rows)
     x, w = rng.standard_normal((rows, 12), np.float32), rng.standard_normal((5, 3, 7, 12), np.float32)
     ids = rng.integers(0, 5, rows)
-    groups = group_rows(jnp.asarray(ids), 5)
+    groups = group_rows(jnp.asarray(ids)[:, None], 5)
     laid = jnp.full((groups.rows, 12), jnp.nan).at[groups.place].set(x)  # what is unused must not matter
     out = grouped_matmul(laid, Dense(jnp.asarray(w)), groups)[groups.place]
     np.testing.assert_allclose(out, np.einsum("ni,nabi->nab", x, w[ids]), atol=1e-5)

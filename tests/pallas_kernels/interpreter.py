@@ -17,11 +17,16 @@ torch = pytest.importorskip("torch")
 
 
 def interpret(
-    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], outs: Sequence[Any], warps: int, stages: int,
-    **constants: Any,
+    kernel: Any, grid: tuple[int, ...], args: Sequence[Any], outs: Sequence[Any], warps: int, stages: int, *,
+    in_place: Sequence[jax.Array] = (), **constants: Any,
 ) -> list[jax.Array]:  # fmt: skip
     """Stands in for `triton_call.call`. Outputs start as NaN, so that what a kernel leaves out is seen."""
+    changed = [torch.from_numpy(np.array(a)) for a in in_place]
     inputs = [a if isinstance(a, int) else torch.from_numpy(np.array(a)) for a in args]
-    results = [torch.full(shape, float("nan"), dtype=getattr(torch, jnp.dtype(dtype).name)) for shape, dtype in outs]
-    kernel[grid](*inputs, *results, **constants)
-    return [jnp.asarray(r.numpy()) for r in results]
+    results = [_poisoned(shape, getattr(torch, jnp.dtype(dtype).name)) for shape, dtype in outs]
+    kernel[grid](*changed, *inputs, *results, **constants)
+    return [jnp.asarray(r.numpy()) for r in (*changed, *results)]
+
+
+def _poisoned(shape: tuple[int, ...], dtype: Any) -> Any:
+    return torch.full(shape, float("nan") if dtype.is_floating_point else -(2**30), dtype=dtype)

@@ -5,7 +5,7 @@ T tokens, K key/value heads, G query heads for each of them, D channels a head, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from vjax.layers.context import Context
 from vjax.layers.norms import norm
 from vjax.layers.paging import Cache
 from vjax.layers.rope import rotate
-from vjax.pallas_kernels.paged_attention import paged_attention
+from vjax.pallas_kernels.paged_attention import Preparation, append_and_attend, paged_attention
 from vjax.quant import matmul
 
 QUERY_BLOCK = 1024
@@ -54,9 +54,23 @@ def self_attention(
     Where the spec is `gated`, each query is followed by its gate: `[K, 2 * G + 2, D, d]`.
     """
     qkv = matmul(x, w["qkv"])  # [T, K, G + 2, D]
-    groups = qkv.shape[2] - 2
     if "qkv_bias" in w:
         qkv = qkv + w["qkv_bias"].astype(x.dtype)
+    out, gate, cache = _attend_at_once(w, qkv, ctx, cache, spec) or _attend_in_steps(w, qkv, ctx, cache, spec)
+    if gate is not None:
+        out = out * jax.nn.sigmoid(gate)
+    if "gate" in w:
+        gates = jax.nn.softplus(matmul(x, w["gate"]).astype(jnp.float32)).astype(x.dtype)
+        out = out * gates.reshape(*out.shape[:3], -1)
+    out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
+    return (out + w["o_bias"].astype(x.dtype) if "o_bias" in w else out), cache
+
+
+def _attend_in_steps(
+    w: dict[str, Any], qkv: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec
+) -> tuple[jax.Array, jax.Array | None, Cache | None]:
+    """Norms, rope and attention; the heads' outputs, their gates if there are any, and the cache."""
+    groups, gate = qkv.shape[2] - 2, None
     q, k, v = qkv[:, :, :groups], qkv[:, :, groups], qkv[:, :, groups + 1]
     if spec.gated:
         q, gate = q[:, :, ::2], q[:, :, 1::2]
@@ -67,13 +81,34 @@ def self_attention(
     if "q_norm" in w and spec.norm_after_rope:
         q, k = _norms(w, q, k, spec)
     out, cache = attend(q, k, v, ctx, cache, spec, w.get("sinks"))
-    if spec.gated:
-        out = out * jax.nn.sigmoid(gate)
-    if "gate" in w:
-        gates = jax.nn.softplus(matmul(x, w["gate"]).astype(jnp.float32)).astype(x.dtype)
-        out = out * gates.reshape(*out.shape[:3], -1)
-    out = matmul(out.reshape(x.shape[0], -1), w["o"])  # [T, d]
-    return (out + w["o_bias"].astype(x.dtype) if "o_bias" in w else out), cache
+    return out, gate, cache
+
+
+def _attend_at_once(
+    w: dict[str, Any], qkv: jax.Array, ctx: Context, cache: Cache | None, spec: AttentionSpec
+) -> tuple[jax.Array, None, Cache] | None:
+    """The same in a decode step, where one kernel does it all; None elsewhere."""
+    if cache is None or ctx.step is None or not ctx.step.decode or spec.gated or spec.stored:
+        return None
+    norms = [w["q_norm"], w["k_norm"]] if "q_norm" in w else []
+    by_head = all(isinstance(weights, jax.Array) and weights.shape == qkv.shape[-1:] for weights in norms)
+    if not by_head or (norms and spec.norm_after_rope):
+        return None
+    step, pool, group = ctx.step, cache[spec.pool], spec.group
+    preparation = Preparation() if spec.rope is None else Preparation(*ctx.ropes[spec.rope])
+    if norms:
+        preparation = preparation._replace(
+            q_norm=norms[0], k_norm=norms[1], eps=spec.norm_eps, offset=spec.norm_offset
+        )  # fmt: skip
+    found = append_and_attend(
+        qkv, pool.k, pool.v, step.page_table[group], step.kv_len, preparation,
+        first_page=spec.pool_layer * pool.pages, scale=spec.scale, window=spec.window, softcap=spec.softcap,
+        sinks=w.get("sinks"),
+    )  # fmt: skip
+    if found is None:
+        return None
+    out, k, v = found
+    return out, None, {**cache, spec.pool: replace(pool, k=k, v=v)}
 
 
 def _norms(w: dict[str, Any], q: jax.Array, k: jax.Array, spec: AttentionSpec) -> tuple[jax.Array, jax.Array]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from vjax.layers.mlp import Act, activation, gate, mlp
 from vjax.layers.routing import Routing, route
 from vjax.pallas_kernels.grouped_matmul import group_rows
-from vjax.quant import grouped_matmul, matmul
+from vjax.quant import grouped_matmul, grouped_swiglu, matmul
 
 
 def feed_forward(w: dict[str, Any], x: jax.Array, act: Act, routing: Routing | None) -> jax.Array:
@@ -52,17 +52,18 @@ def moe(
 
 def experts(w: dict[str, Any], x: jax.Array, ids: jax.Array, weights: jax.Array, act: Act) -> jax.Array:
     """The weighted sum of what experts `ids[T, k]` make of `x[T, d]`."""
-    tokens, k = ids.shape
     name = "gate_up" if "gate_up" in w else "up"
-    groups = group_rows(ids.reshape(-1), w[name].shape[0])
-    rows = jnp.zeros((groups.rows, x.shape[1]), x.dtype).at[groups.place].set(jnp.repeat(x, k, axis=0))
+    groups = group_rows(ids, w[name].shape[0])
     of_row = jnp.repeat(groups.group, groups.block)
-    hidden = grouped_matmul(rows, w[name], groups)  # [rows, 2, F] or [rows, F]
-    if f"{name}_bias" in w:
-        hidden = hidden + w[f"{name}_bias"][of_row].astype(x.dtype)
-    active = gate(hidden[:, 0], hidden[:, 1], act) if name == "gate_up" else activation(act)(hidden)
+    if name == "gate_up" and act in ("silu", "swish") and "gate_up_bias" not in w:
+        active = grouped_swiglu(x, w["gate_up"], groups)  # [rows, F]
+    else:
+        hidden = grouped_matmul(x, w[name], groups, lay_out=True)  # [rows, 2, F] or [rows, F]
+        if f"{name}_bias" in w:
+            hidden = hidden + w[f"{name}_bias"][of_row].astype(x.dtype)
+        active = gate(hidden[:, 0], hidden[:, 1], act) if name == "gate_up" else activation(act)(hidden)
     out = grouped_matmul(active, w["down"], groups)  # [rows, d]
     if "down_bias" in w:
         out = out + w["down_bias"][of_row].astype(x.dtype)
-    chosen = out[groups.place].reshape(tokens, k, -1)
+    chosen = out[groups.place].reshape(*ids.shape, -1)
     return jnp.sum(chosen * weights[:, :, None].astype(x.dtype), axis=1)

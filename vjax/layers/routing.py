@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from vjax.errors import ModelError
+from vjax.pallas_kernels.routing import choose
 
 NEVER = -1e30
 
@@ -53,6 +54,13 @@ def route(
     choice, where it is made already.
     """
     logits = logits.astype(jnp.float32)
+    if ids is None and routing.groups == 1:
+        found = choose(
+            logits, bias, top_k=routing.top_k, score=routing.score, renormalise=routing.renormalise,
+            scaling=routing.scaling, softcap=routing.softcap,
+        )  # fmt: skip
+        if found is not None:
+            return found
     if routing.softcap is not None:
         logits = jnp.tanh(logits / routing.softcap) * routing.softcap
     scores = _scores(logits, routing.score)

@@ -24,6 +24,8 @@ KNOWN = {
     "paged_attention": ("reference", "triton", "native"),
     "add_rms_norm": ("reference", "triton"),
     "matvec": ("reference", "triton"),
+    "routing": ("reference", "triton"),
+    "grouped_matmul": ("reference", "triton"),
 }
 REFERENCE = dict.fromkeys(KNOWN, "reference")
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph

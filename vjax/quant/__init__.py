@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from vjax.pallas_kernels import grouped_matmul as grouped
 from vjax.pallas_kernels import matvec
 from vjax.pallas_kernels.grouped_matmul import Groups
 from vjax.quant.dense import Dense
 from vjax.quant.ggml_blocks import GGMLBlocks
 
-__all__ = ["Dense", "GGMLBlocks", "Weight", "grouped_matmul", "matmul", "matmul_each", "rows", "swiglu"]
+__all__ = [
+    "Dense", "GGMLBlocks", "Weight", "grouped_matmul", "grouped_swiglu", "matmul", "matmul_each", "rows", "swiglu",
+]  # fmt: skip
 
 
 class Weight(Protocol):
@@ -26,7 +29,7 @@ class Weight(Protocol):
     def dequantize(self) -> jax.Array: ...
     def matmul(self, x: jax.Array) -> jax.Array: ...
     def rows(self, ids: jax.Array) -> jax.Array: ...
-    def grouped_matmul(self, x: jax.Array, groups: Groups) -> jax.Array: ...
+    def grouped_matmul(self, x: jax.Array, groups: Groups, *, lay_out: bool = False) -> jax.Array: ...
 
 
 def matmul(x: jax.Array, w: Weight) -> jax.Array:
@@ -53,6 +56,16 @@ def rows(w: Weight, ids: jax.Array) -> jax.Array:
     return w.rows(ids)
 
 
-def grouped_matmul(x: jax.Array, w: Weight, groups: Groups) -> jax.Array:
-    """Rows `x[rows, in]` of the groups' blocks, each times its group's `w[group, *out, in].T` -> `[rows, *out]`."""
-    return w.grouped_matmul(x, groups)
+def grouped_matmul(x: jax.Array, w: Weight, groups: Groups, *, lay_out: bool = False) -> jax.Array:
+    """Rows `x[rows, in]` of the groups' blocks, or those of tokens `x[T, in]` to be laid out, each times its group's
+    `w[group, *out, in].T` -> `[rows, *out]`."""
+    return w.grouped_matmul(x, groups, lay_out=lay_out)
+
+
+def grouped_swiglu(x: jax.Array, w: Weight, groups: Groups) -> jax.Array:
+    """`silu(x @ w[group, 0].T) * (x @ w[group, 1].T) -> [rows, F]` (Shazeer, 2020) for tokens `x[T, in]`, to be laid
+    out, and `w[groups, 2, F, in]`."""
+    if isinstance(w, Dense):
+        return grouped.grouped_swiglu(x, w.data, groups)
+    both = grouped_matmul(x, w, groups, lay_out=True)
+    return jax.nn.silu(both[:, 0]) * both[:, 1]

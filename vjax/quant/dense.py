@@ -43,9 +43,9 @@ class Dense:
         out = lax.dot_general(x, w, (((x.ndim - 1,), (w.ndim - 1,)), ((), ())), precision=_precision(x.dtype))
         return out.reshape(*x.shape[:-1], *self.data.shape[:-1])
 
-    def grouped_matmul(self, x: jax.Array, groups: Groups) -> jax.Array:
+    def grouped_matmul(self, x: jax.Array, groups: Groups, *, lay_out: bool = False) -> jax.Array:
         """`data[E, *out, in]`, one matrix a group."""
-        return grouped_matmul(x, self.data, groups)
+        return grouped_matmul(x, self.data, groups, lay_out=lay_out)
 
     def rows(self, ids: jax.Array) -> jax.Array:
         """`data[ids]`: embedding rows, in the compute dtype. Ids out of range are clamped."""

@@ -50,9 +50,9 @@ class GGMLBlocks:
         out = _product(x.astype(jnp.float32), rows, self.kind)
         return out.reshape(*x.shape[:-1], *self.data.shape[:-1]).astype(x.dtype)
 
-    def grouped_matmul(self, x: jax.Array, groups: Groups) -> jax.Array:
+    def grouped_matmul(self, x: jax.Array, groups: Groups, *, lay_out: bool = False) -> jax.Array:
         """Decoded whole: the loader leaves experts unpacked."""
-        return grouped_matmul(x, self.dequantize(), groups)
+        return grouped_matmul(x, self.dequantize(), groups, lay_out=lay_out)
 
     def rows(self, ids: jax.Array) -> jax.Array:
         """`w[ids]` float32: only these rows are decoded. Ids out of range are clamped."""

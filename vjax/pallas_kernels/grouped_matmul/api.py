@@ -1,26 +1,31 @@
-"""Rows sorted into blocks of one group each, and the call that layers make."""
+"""Rows sorted into blocks of one group each, and the calls that layers make."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
+from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.grouped_matmul import reference
 
 MAX_BLOCK = 128
+MIN_KERNEL_BLOCK = 16  # rows of the tensor cores' smallest tile
 
 
 class Groups(NamedTuple):
     """Where N rows lie in blocks that hold rows of one group only.
 
-    `place[N]`: a row's place among all blocks' rows; `group[n]`: of each block; `block`: rows of a block.
+    `place[N]`: a row's place among all blocks' rows; `token[rows]`: which of the T tokens, each of which has N / T
+    rows, lies at a place; `group[n]`: of each block, or their number for an unused block; `block`: rows of a block;
+    `kernel`: whether kernels multiply.
     """
 
     place: jax.Array
+    token: jax.Array
     group: jax.Array
     block: int
+    kernel: bool
 
     @property
     def rows(self) -> int:
@@ -28,23 +33,44 @@ class Groups(NamedTuple):
 
 
 def group_rows(ids: jax.Array, groups: int) -> Groups:
-    """Blocks for rows of groups `ids[N]`, sorted by group, without a sort: XLA cannot put one into a CUDA graph.
-
-    Shapes depend on N and `groups` only. Unused rows and blocks hold whatever is put there.
-    """
-    total = ids.shape[0]
-    block = 1
+    """Blocks for the rows of tokens that go to groups `ids[T, k]`, sorted by group, without a sort: XLA cannot put one
+    into a CUDA graph. Shapes depend on T, k and `groups` only. Unused rows of a block belong to any token."""
+    total = ids.size
+    kernel = dispatch.in_step() and dispatch.pick("grouped_matmul") == "triton"
+    block = MIN_KERNEL_BLOCK if kernel else 1
     while block < MAX_BLOCK and block * groups < total:
         block *= 2
     count = total if block == 1 else total // block + min(groups, total)
-    mine = (ids[:, None] == jnp.arange(groups)).astype(jnp.int32)  # [N, groups]
-    rank = jnp.sum((jnp.cumsum(mine, axis=0) - 1) * mine, axis=1)  # among the rows of its group
-    end = jnp.cumsum(-(-jnp.sum(mine, axis=0) // block))  # blocks up to each group's last, [groups]
-    start = jnp.concatenate([jnp.zeros(1, end.dtype), end[:-1]])
-    group = jnp.sum(end <= jnp.arange(count)[:, None], axis=1)
-    return Groups(start[ids] * block + rank, jnp.minimum(group, groups - 1), block)
+    if kernel:
+        # Imported here: Triton is not on every machine, and slow to import.
+        from vjax.pallas_kernels.grouped_matmul import triton_groups
+
+        return Groups(*triton_groups.group_rows(ids, groups, block, count), block, True)
+    return Groups(*reference.group_rows(ids, groups, block, count), block, False)
 
 
-def grouped_matmul(x: jax.Array, w: jax.Array, groups: Groups) -> jax.Array:
-    """`x[rows, in]`, as `groups` lays rows out, times each block's `w[group, *out, in].T` -> `[rows, *out]`."""
-    return reference.grouped_matmul(x, w, groups.group)
+def spread(x: jax.Array, groups: Groups) -> jax.Array:
+    """`x[T, in]` as `groups` lays rows out: `[rows, in]`."""
+    return x[groups.token]
+
+
+def grouped_matmul(x: jax.Array, w: jax.Array, groups: Groups, *, lay_out: bool = False) -> jax.Array:
+    """`x[rows, in]`, as `groups` lays rows out, or to be laid out from `x[T, in]`, times each block's
+    `w[group, *out, in].T` -> `[rows, *out]` in `x`'s dtype."""
+    if groups.kernel:
+        from vjax.pallas_kernels.grouped_matmul import triton_kernel
+
+        flat = w.reshape(w.shape[0], -1, w.shape[-1])
+        return triton_kernel.grouped_matmul(x, flat, groups, lay_out).reshape(groups.rows, *w.shape[1:-1])
+    return reference.grouped_matmul(spread(x, groups) if lay_out else x, w, groups.group)
+
+
+def grouped_swiglu(x: jax.Array, w: jax.Array, groups: Groups) -> jax.Array:
+    """`silu(x @ w[group, 0].T) * (x @ w[group, 1].T) -> [rows, F]` (Shazeer, 2020) for `x[T, in]`, laid out by
+    `groups`, and `w[groups, 2, F, in]`."""
+    if groups.kernel:
+        from vjax.pallas_kernels.grouped_matmul import triton_kernel
+
+        return triton_kernel.grouped_swiglu(x, w, groups)
+    both = grouped_matmul(x, w, groups, lay_out=True)
+    return jax.nn.silu(both[:, 0]) * both[:, 1]

@@ -8,6 +8,7 @@ import jax
 
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.paged_attention import cpu, reference
+from vjax.pallas_kernels.paged_attention.preparation import Preparation
 
 MAX_DIM = 256  # wider heads do not fit the kernels' registers
 MAX_GROUP = 128  # queries of one key/value head: a decode tile holds them all
@@ -26,7 +27,9 @@ def paged_attention(
     `sinks[K, G]` are scores that take part in each query's softmax, with no value (GPT-OSS).
     """
     options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap, sinks=sinks)
-    picked = dispatch.pick("paged_attention", _obstacle(q, v_pool, scale), cpu.obstacle(q, k_pool, v_pool))
+    picked = dispatch.pick(
+        "paged_attention", _obstacle(q.shape[2], q.shape[3], v_pool, scale), cpu.obstacle(q, k_pool, v_pool)
+    )
     if picked == "triton" and v_pool is not None:
         # Imported here: Triton is not on every machine, and slow to import.
         from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
@@ -44,12 +47,33 @@ def paged_attention(
     return reference.ragged_attention(q, k_pool, v_pool, table, kv_len, query_start, positions, **options)
 
 
-def _obstacle(q: jax.Array, v_pool: jax.Array | None, scale: float) -> str | None:
+def append_and_attend(
+    qkv: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None, page_table: jax.Array, kv_len: jax.Array,
+    preparation: Preparation, *, first_page: int = 0, scale: float, window: int | None = None,
+    softcap: float | None = None, sinks: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array] | None:  # fmt: skip
+    """What a decode step does between two products, in one kernel; None where there is none for these inputs.
+
+    `qkv[S, K, G + 2, D]`: each key/value head's queries, key and value. Norms and rope as `preparation` says, the key
+    and the value into the pools at position `kv_len - 1`, attention: `[S, K, G, D]`, and the pools, changed in place.
+    """
+    obstacle = _obstacle(qkv.shape[2] - 2, qkv.shape[3], v_pool, scale)
+    if v_pool is None or dispatch.pick("paged_attention", obstacle, "it has no such form") != "triton":
+        return None
+    from vjax.pallas_kernels.paged_attention import triton_decode
+
+    return triton_decode.append_and_attend(
+        qkv, k_pool, v_pool, page_table, kv_len, preparation, scale=scale, first_page=first_page, window=window,
+        softcap=softcap, sinks=sinks,
+    )  # fmt: skip
+
+
+def _obstacle(groups: int, dim: int, v_pool: jax.Array | None, scale: float) -> str | None:
     """Why the kernels cannot take these inputs, or None."""
     if v_pool is None:
         return "the cache holds keys alone"
-    if q.shape[-1] > MAX_DIM:
-        return f"heads are {q.shape[-1]} wide, more than {MAX_DIM}"
-    if q.shape[-2] > MAX_GROUP:
-        return f"{q.shape[-2]} query heads share a key head, more than {MAX_GROUP}"
+    if dim > MAX_DIM:
+        return f"heads are {dim} wide, more than {MAX_DIM}"
+    if groups > MAX_GROUP:
+        return f"{groups} query heads share a key head, more than {MAX_GROUP}"
     return f"the scale is {scale}" if scale <= 0 else None

@@ -35,3 +35,39 @@ def capped(scores, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
         double = tl.exp2(scores * (2.0 * SCALE / SOFTCAP * LOG2_E))
         scores = (1.0 - 2.0 / (double + 1.0)) * (SOFTCAP * LOG2_E)
     return scores
+
+
+@triton.jit
+def heads(
+    x, at, valid, token, norm, cos, sin, DIM: tl.constexpr, BLOCK_D: tl.constexpr, ROTARY: tl.constexpr,
+    INTERLEAVED: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr,
+):  # fmt: skip
+    """The heads `[N, BLOCK_D]` that begin at `at[N]`, with their RMS norm, and the first `ROTARY` channels turned by
+    the token's angles; rounded after each as layers would."""
+    d = tl.arange(0, BLOCK_D)
+    here = valid[:, None] & (d < DIM)[None, :]
+    stored = tl.load(x + at[:, None] + d[None, :], mask=here, other=0.0)
+    value = stored.to(tl.float32)
+    if NORM:
+        scale = 1.0 / tl.sqrt_rn(tl.sum(value * value, 1) / DIM + EPS)
+        factor = tl.load(norm + d, mask=d < DIM, other=0.0).to(tl.float32) + OFFSET
+        value = (value * scale[:, None] * factor[None, :]).to(stored.dtype).to(tl.float32)
+    if ROTARY > 0:
+        HALF: tl.constexpr = ROTARY // 2
+        turns = d < ROTARY
+        if INTERLEAVED:
+            first = d % 2 == 0
+            partner = tl.where(first, d + 1, d - 1)
+            pair = d // 2
+        else:
+            first = d < HALF
+            partner = tl.where(first, d + HALF, d - HALF)
+            pair = tl.where(first, d, d - HALF)
+        other = tl.load(x + at[:, None] + partner[None, :], mask=here & turns[None, :], other=0.0).to(tl.float32)
+        if NORM:
+            factor = tl.load(norm + partner, mask=turns, other=0.0).to(tl.float32) + OFFSET
+            other = (other * scale[:, None] * factor[None, :]).to(stored.dtype).to(tl.float32)
+        c = tl.load(cos + token * HALF + pair, mask=turns, other=1.0)
+        s = tl.load(sin + token * HALF + pair, mask=turns, other=0.0)
+        value = value * c[None, :] + other * tl.where(first, -s, s)[None, :]
+    return value.to(stored.dtype)
