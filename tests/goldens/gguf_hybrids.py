@@ -36,6 +36,7 @@ HYBRID_PRE_TOKENIZERS = {
 }
 GROUPED_NORMS = ("mamba2", "bamba", "falcon_h1", "nemotron_h")  # those of Mamba-2 layers
 QWENS = ("qwen3_next", "qwen3_5", "qwen3_5_moe_text")
+LISTED = ("bamba", "nemotron_h", "kimi_linear")  # whose counts of key/value heads are lists
 LONGEST = 1 << 20  # which the converter states for models that state no longest context
 
 
@@ -157,9 +158,10 @@ def add_hybrid(writer: GGUFWriter, config: Config, family: str) -> None:
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config.get("max_position_embeddings") or config.get("model_max_length") or LONGEST)
-    writer.add_feed_forward_length(config.get("intermediate_size", 0))
     writer.add_head_count(config.get("num_attention_heads", 0))
-    if "num_key_value_heads" in config:
+    if family != "nemotron_h":
+        writer.add_feed_forward_length(config.get("intermediate_size", 0))
+    if "num_key_value_heads" in config and family not in LISTED:
         writer.add_head_count_kv(config["num_key_value_heads"])
     eps = config.get("rms_norm_eps") or config["layer_norm_epsilon"]  # Nemotron-H's are published under both names
     writer.add_layer_norm_rms_eps(eps)
@@ -201,6 +203,7 @@ def add_nemotron_h(writer: GGUFWriter, config: Config) -> None:
     kinds = config.get("layers_block_type") or list(config["hybrid_override_pattern"])
     attending = [config["num_key_value_heads"] * (kind in ("full_attention", "*")) for kind in kinds]
     writer.add_head_count_kv(attending)
+    writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])  # though nothing turns
     sparse = "num_experts_per_tok" in config
     inner = config["moe_intermediate_size"] if sparse else config["intermediate_size"]
     writer.add_feed_forward_length([inner * (kind in ("moe", "E" if sparse else "-")) for kind in kinds])

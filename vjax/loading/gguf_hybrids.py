@@ -18,7 +18,7 @@ def _has(fields: Fields, part: str) -> bool:
 
 
 def _per_layer(fields: Fields, name: str, layers: int) -> list[Any]:
-    """A list with a value for each layer. Further ones belong to layers that predict further tokens."""
+    """A list with a value for each layer; behind them, those of layers that predict further tokens."""
     key = f"{fields.architecture}.{name}"
     values = fields.gguf.metadata.get(key)
     if not isinstance(values, list) or len(values) < layers:
@@ -39,11 +39,23 @@ def _refuse(fields: Fields, name: str, kind: type, plain: Any) -> None:
     """Only the value that says nothing will do."""
     value = fields.optional(name, kind)
     if value not in (None, plain):
-        raise ModelError(f"{fields.gguf.path}: {fields.architecture}.{name} is {value}, which is not supported.")
+        raise ModelError(
+            f"{fields.gguf.path}: metadata key '{fields.architecture}.{name}' is {value}; only {plain} is supported."
+        )
+
+
+def _own_layers(hf: dict[str, Any], fields: Fields) -> int:
+    """Without those that predict further tokens, which count as blocks there."""
+    further = fields.optional("nextn_predict_layers", int) or 0
+    if not 0 <= further < hf["num_hidden_layers"]:
+        key = f"{fields.architecture}.nextn_predict_layers"
+        raise fields.fail(key, f"is {further}, of {hf['num_hidden_layers']} layers")
+    return hf["num_hidden_layers"] - further
 
 
 def _mamba2(hf: dict[str, Any], fields: Fields) -> None:
     heads, width = _heads_and_width(fields)
+    del hf["max_position_embeddings"]  # the converter makes it up
     hf |= {
         "expand": max(heads * width // hf["hidden_size"], 1),
         "num_heads": heads,
@@ -78,8 +90,9 @@ def _bamba(hf: dict[str, Any], fields: Fields) -> None:
     """Granite 4 has the same architecture there, without rope and with scales and experts that Bamba lacks."""
     _refuse(fields, "rope.scaling.finetuned", bool, True)
     _refuse(fields, "expert_count", int, 0)
-    for name in ("attention.scale", "embedding_scale", "residual_scale", "logit_scale"):
-        _refuse(fields, name, float, 1.0 if name != "attention.scale" else hf["head_dim"] ** -0.5)
+    _refuse(fields, "attention.scale", float, 0.0)  # which means by the width of a head
+    for name in ("embedding_scale", "residual_scale", "logit_scale"):
+        _refuse(fields, name, float, 1.0)
     heads = _per_layer(fields, "attention.head_count_kv", hf["num_hidden_layers"])
     hf |= _mamba_fields(fields)
     hf |= {
@@ -100,10 +113,11 @@ def _falcon_h1(hf: dict[str, Any], fields: Fields) -> None:
 
 def _nemotron_h(hf: dict[str, Any], fields: Fields) -> None:
     """What a layer is follows from two lists. The least time step is the family's, as files do not say."""
-    layers = hf["num_hidden_layers"] - (fields.optional("nextn_predict_layers", int) or 0)
+    layers = _own_layers(hf, fields)
     attending, inner = (_per_layer(fields, n, layers) for n in ("attention.head_count_kv", "feed_forward_length"))
     sparse = fields.architecture == "nemotron_h_moe"
     mlp, (heads, width) = "moe" if sparse else "mlp", _heads_and_width(fields)
+    hf.pop("partial_rotary_factor", None)  # of a rope that there is not
     hf |= {
         "num_hidden_layers": layers,
         "layers_block_type": [
@@ -143,7 +157,7 @@ def _qwen3_next(hf: dict[str, Any], fields: Fields) -> None:
 
 def _qwen3_5(hf: dict[str, Any], fields: Fields) -> None:
     """The sections of the rope tell positions of images apart; those of text are the same in all."""
-    hf["num_hidden_layers"] -= fields.optional("nextn_predict_layers", int) or 0
+    hf["num_hidden_layers"] = _own_layers(hf, fields)
     own = _delta_fields(hf, fields)
     repeats = own["linear_num_value_heads"] // own["linear_num_key_heads"]
     if repeats > 1 and own["linear_value_head_dim"] * repeats == own["linear_key_head_dim"]:
