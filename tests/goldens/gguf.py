@@ -103,8 +103,8 @@ PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4", "huny
 PRE_TOKENIZERS |= HYBRID_PRE_TOKENIZERS
 LFM2S = ("lfm2", "lfm2_moe")
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
-# Those whose rope turns neighbours there, and halves of a head here.
-PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", "bamba", *GRANITES)
+# Those whose rope turns neighbours there, and halves of a head here; Nemotron-H's rows go the same way without a rope.
+PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", "bamba", "nemotron_h", *GRANITES)
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 
 
@@ -194,9 +194,7 @@ def converted(golden: Golden) -> Tensors:
             array = array[:, 0]
         if family in HYBRIDS:
             array = hybrid_tensor(name, array, config, family)
-        known = (
-            hybrid_name(name).replace("correction_bias", "correction.bias").replace("expert_bias", "expert_bias.bias")
-        )
+        known = name.replace("correction_bias", "correction.bias").replace("expert_bias", "expert_bias.bias")
         for ours, theirs in RENAMED.items():
             known = known.replace(ours, theirs)
         gguf_name = names.get_name(hybrid_name(known), try_suffixes=(".weight", ".bias"))

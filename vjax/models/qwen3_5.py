@@ -50,8 +50,8 @@ def delta_inputs(config: DeltaConfig, prefix: str) -> dict[str, Param]:
 
 
 def gguf_tensor(name: str, array: np.ndarray, config: DeltaConfig) -> np.ndarray:
-    """Besides Qwen3-Next's changes, value heads lie there as `values_in_turn` says: rows are put back by key head, and
-    the outputs of a layer follow its last tensor's columns."""
+    """Besides what it does to Qwen3-Next, llama.cpp stores the first value head of every key head, then the second.
+    Rows are put back by key head; columns stay, as blocks cannot be cut (`DeltaConfig.values_in_turn`)."""
     array, part = qwen3_next.gguf_tensor(name, array, config), name.split(".linear_attn.")[-1]
     values = config.value_heads * config.value_dim
     if not config.values_in_turn or part not in BY_VALUE_HEAD:

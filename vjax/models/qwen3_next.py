@@ -42,7 +42,7 @@ class DeltaConfig(HybridConfig):
     key_dim: int = 0  # of one head
     value_dim: int = 0
     conv_size: int = 0
-    values_in_turn: bool = False  # outputs are projected by the first value head of every key head, then the second
+    values_in_turn: bool = False  # the output projection takes the first value head of every key head, then the second
 
     @property
     def repeats(self) -> int:
