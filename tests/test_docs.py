@@ -19,7 +19,7 @@ import pytest
 from tests.frontend.fakes import FakeEngine
 from tests.goldens import load_case
 from tests.goldens.cases import CASES, ENCODERS
-from tests.goldens.gguf import NAMES, converted, write_gguf
+from tests.goldens.gguf import architecture_name, converted, write_gguf
 from tests.serving.fakes import fake_llm, running
 from vjax import cli
 from vjax.config import EngineConfig
@@ -162,7 +162,7 @@ def test_every_row_is_proven(row: str) -> None:
     cases = [case for case in CASES + ENCODERS if f"`{case.config['architectures'][0]}`" in architectures]
     assert cases
     assert proven.strip()
-    gguf = {NAMES[case.family] for case in CASES if case.gguf}
+    gguf = {architecture_name(case) for case in CASES if case.gguf}
     assert set(re.findall("`(.+?)`", formats)) <= gguf
 
 

@@ -24,7 +24,17 @@ from gguf import (
 from gguf.quants import dequantize, quant_shape_to_byte_shape, quantize
 
 from tests.goldens import Golden, load_case
-from tests.goldens.cases import CASES
+from tests.goldens.cases import CASES, Case
+from tests.goldens.gguf_hybrids import (
+    HYBRID_PRE_TOKENIZERS,
+    HYBRIDS,
+    add_hybrid,
+    hybrid_architecture,
+    hybrid_name,
+    hybrid_tensor,
+    split_qkvz,
+    text_of,
+)
 from tests.goldens.weights import Tensors
 
 ARCHITECTURES = {
@@ -68,7 +78,6 @@ ARCHITECTURES = {
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
 }
-NAMES = {family: MODEL_ARCH_NAMES[architecture] for family, architecture in ARCHITECTURES.items()}
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
 ROTARY = {
     "glm4": 0.5,
@@ -91,11 +100,20 @@ PRE_TOKENIZERS |= {"granitemoe": "refact", "granitemoeshared": "refact", "olmoe"
 PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-bpe", "minicpm": "default"}
 PRE_TOKENIZERS |= {"seed_oss": "seed-coder", "ernie4_5": "default", "glm4": "glm4"}
 PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4", "hunyuan_v1_dense": "hunyuan-dense"}
+PRE_TOKENIZERS |= HYBRID_PRE_TOKENIZERS
 LFM2S = ("lfm2", "lfm2_moe")
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
-# Those whose rope turns neighbours there, and halves of a head here.
-PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", *GRANITES)
+# Those whose rope turns neighbours there, and halves of a head here; Nemotron-H's rows go the same way without a rope.
+PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", "bamba", "nemotron_h", *GRANITES)
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
+
+
+def architecture(case: Case) -> MODEL_ARCH:
+    return hybrid_architecture(case) or ARCHITECTURES[case.family]
+
+
+def architecture_name(case: Case) -> str:
+    return MODEL_ARCH_NAMES[architecture(case)]
 
 
 def gguf_case_names(*families: str) -> list[str]:
@@ -108,7 +126,7 @@ def gguf_checkpoint(name: str, directory: Path, quantise: str = "F32", splits: i
 
     `quantise`: the type of all matrices, one of `QUANTISATIONS`.
     """
-    golden = load_case(name)
+    golden = text_of(load_case(name))
     if not golden.case.gguf:
         raise ValueError(f"case {name!r} has no GGUF form.")
     tensors = converted(golden)
@@ -123,10 +141,10 @@ def gguf_checkpoint(name: str, directory: Path, quantise: str = "F32", splits: i
 def write_gguf(path: Path, golden: Golden, tensors: Tensors, quantise: str, splits: int) -> None:
     config, family = golden.config, golden.case.family
     per_file = math.ceil(len(tensors) / splits) if splits > 1 else 0
-    writer = GGUFWriter(path, NAMES[family], split_max_tensors=per_file)
+    writer = GGUFWriter(path, architecture_name(golden.case), split_max_tensors=per_file)
     writer.add_name(golden.name)
     writer.add_file_type(LlamaFileType.ALL_F32 if quantise == "F32" else LlamaFileType[f"MOSTLY_{quantise}"])
-    add_shape(writer, config, family)
+    (add_hybrid if family in HYBRIDS else add_shape)(writer, config, family)
     add_rope(writer, config)
     add_vocabulary(writer, config, family)
     for name, array in tensors.items():
@@ -163,8 +181,8 @@ def stored(array: np.ndarray, quantise: str) -> tuple[np.ndarray, GGMLQuantizati
 def converted(golden: Golden) -> Tensors:
     """The tensors by GGUF name, in the converter's layout."""
     config, family = golden.config, golden.case.family
-    names = get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config.get("num_key_value_heads")}
+    names = get_tensor_name_map(architecture(golden.case), config["num_hidden_layers"])
+    heads = {"q_proj": config.get("num_attention_heads"), "k_proj": config.get("num_key_value_heads")}
     tensors = {}
     for name, array in stack_experts(taken_apart(stack_head_norms(golden.tensors()), config)).items():
         module = name.split(".")[-2]
@@ -174,10 +192,12 @@ def converted(golden: Golden) -> Tensors:
             array = array + np.float32(1)
         if name.endswith("conv.conv.weight"):
             array = array[:, 0]
+        if family in HYBRIDS:
+            array = hybrid_tensor(name, array, config, family)
         known = name.replace("correction_bias", "correction.bias").replace("expert_bias", "expert_bias.bias")
         for ours, theirs in RENAMED.items():
             known = known.replace(ours, theirs)
-        gguf_name = names.get_name(known, try_suffixes=(".weight", ".bias"))
+        gguf_name = names.get_name(hybrid_name(known), try_suffixes=(".weight", ".bias"))
         if name == "lm_head.weight":
             gguf_name = "output.weight"  # also where every published model is tied
         assert gguf_name, f"llama.cpp has no name for {name!r}"
@@ -255,6 +275,7 @@ def split_halves(array: np.ndarray, config: dict[str, Any]) -> Tensors:
 SPLITS: dict[str, Callable[[np.ndarray, dict[str, Any]], Tensors]] = {
     "kv_b_proj.weight": split_latents,
     "attention.wqkv.weight": split_qkv,
+    "in_proj_qkvz.weight": split_qkvz,
     "block_sparse_moe.input_linear.weight": lambda array, config: {
         f"block_sparse_moe.experts.{name}": part for name, part in split_halves(array, config).items()
     },

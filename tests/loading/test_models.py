@@ -11,6 +11,7 @@ import pytest
 
 from tests.goldens import Golden, checkpoint, load_case
 from tests.goldens.gguf import dequantised, gguf_case_names, gguf_checkpoint, taken_apart
+from tests.goldens.gguf_hybrids import text_of
 from tests.goldens.weights import write_checkpoint
 from vjax.loading.checkpoint import load_params
 from vjax.loading.gguf import GGUFFile, open_gguf
@@ -71,7 +72,7 @@ def test_names_go_both_ways(name: str, folder: Path) -> None:
     gguf = open_gguf(gguf_checkpoint(name, folder))
     architecture = gguf.metadata["general.architecture"]
     stored = {name for name in gguf.names() if not name.startswith("rope_f")}
-    golden = load_case(name)
+    golden = text_of(load_case(name))
     names = taken_apart(golden.tensors(), golden.config)
     found = {name: to_gguf_name(name, architecture) for name in names}
     assert {name if isinstance(name, str) else name[0] for name in found.values()} == stored

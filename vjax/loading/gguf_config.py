@@ -11,6 +11,7 @@ from vjax.errors import CheckpointError, ModelError
 from vjax.loading.gguf import GGUFFile
 from vjax.loading.gguf_fields import Fields
 from vjax.loading.gguf_fixes import FIXES
+from vjax.loading.gguf_hybrids import HYBRID_FIXES
 
 # GGUF architecture -> model_type, architectures[0]
 ARCHITECTURES = {
@@ -48,6 +49,21 @@ ARCHITECTURES = {
     "olmo2": ("olmo2", "Olmo2ForCausalLM"),
     "exaone4": ("exaone4", "Exaone4ForCausalLM"),
     "hunyuan-dense": ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
+    "mamba2": ("mamba2", "Mamba2ForCausalLM"),
+    "granitehybrid": ("bamba", "BambaForCausalLM"),
+    "falcon-h1": ("falcon_h1", "FalconH1ForCausalLM"),
+    "nemotron_h": ("nemotron_h", "NemotronHForCausalLM"),
+    "nemotron_h_moe": ("nemotron_h", "NemotronHForCausalLM"),
+    "qwen3next": ("qwen3_next", "Qwen3NextForCausalLM"),
+    "qwen35": ("qwen3_5_text", "Qwen3_5ForCausalLM"),
+    "qwen35moe": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
+    "kimi-linear": ("kimi_linear", "KimiLinearForCausalLM"),
+}
+# Sizes of what a model does not have, which its files leave out or give as 0.
+UNUSED = {
+    ("mamba2", "attention.head_count"),
+    ("mamba2", "feed_forward_length"),
+    ("qwen35moe", "feed_forward_length"),
 }
 MAX_LAYERS = 10_000
 
@@ -79,13 +95,13 @@ def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
     window = fields.optional("attention.sliding_window", int)
     if window:
         hf["sliding_window"] = window
-    if architecture in FIXES:
-        FIXES[architecture](hf, fields)
+    if fix := {**FIXES, **HYBRID_FIXES}.get(architecture):
+        fix(hf, fields)
     return hf
 
 
 def _sizes(fields: Fields) -> dict[str, Any]:
-    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+    hidden, heads = fields.integer("embedding_length"), _size(fields, "attention.head_count")
     layers = fields.integer("block_count")
     if layers > MAX_LAYERS:
         raise fields.fail(f"{fields.architecture}.block_count", f"is {layers}; at most {MAX_LAYERS} are possible")
@@ -97,27 +113,34 @@ def _sizes(fields: Fields) -> dict[str, Any]:
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": _kv_heads(fields) or heads,
+        "num_key_value_heads": _of_some_layers(fields, "attention.head_count_kv") or heads,
         "head_dim": _head_dim(fields),
-        "intermediate_size": fields.integer("feed_forward_length"),
+        "intermediate_size": _size(fields, "feed_forward_length"),
         "rms_norm_eps": eps,
         "max_position_embeddings": fields.integer("context_length"),
         "vocab_size": _vocab_size(fields),
     }
 
 
-def _kv_heads(fields: Fields) -> int | None:
-    """In a hybrid, a list with 0 for the layers that do not attend."""
-    listed = fields.gguf.metadata.get(f"{fields.architecture}.attention.head_count_kv")
-    attending = {value for value in listed if value != 0} if isinstance(listed, list) else set()
-    if len(attending) == 1 and type(value := attending.pop()) is int:
-        return value
-    return fields.optional("attention.head_count_kv", int)
+def _size(fields: Fields, name: str) -> int:
+    """A size of attention or MLPs."""
+    if (fields.architecture, name) in UNUSED:
+        return 1
+    return _of_some_layers(fields, name) or fields.integer(name)
+
+
+def _of_some_layers(fields: Fields, name: str) -> int | None:
+    """In a hybrid, a list with 0 for the layers that have no such part."""
+    listed = fields.gguf.metadata.get(f"{fields.architecture}.{name}")
+    present = [value for value in listed if value != 0] if isinstance(listed, list) else []
+    if present and type(present[0]) is int and all(value == present[0] for value in present):
+        return present[0]
+    return fields.optional(name, int)
 
 
 def _head_dim(fields: Fields) -> int:
     width = fields.optional("attention.key_length", int)
-    return width or max(fields.integer("embedding_length") // fields.integer("attention.head_count"), 1)
+    return width or max(fields.integer("embedding_length") // _size(fields, "attention.head_count"), 1)
 
 
 def _vocab_size(fields: Fields) -> int:

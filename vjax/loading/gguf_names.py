@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from vjax.loading.gguf_hybrid_names import BACKBONES, BARE, HYBRID_LAYERS, HYBRID_ROOTS
+
 ROOT = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -122,27 +124,32 @@ ROOTS = {
 KINDS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 EXPERT = {
     f"{block}.experts.{name}": f"ffn_{kind}_exps"
-    for block in ("mlp", "block_sparse_moe", "feed_forward")
+    for block in ("mlp", "block_sparse_moe", "feed_forward", "mixer")
     for name, kind in KINDS.items()
 }
 # So are StableLM's norms of each head.
 EXPERT |= {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 
-_HF = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
+_HF = re.compile(r"(?:model|backbone)\.layers\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
 _GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
+_HF_BARE = re.compile(r"(?:model|backbone)\.layers\.(?P<layer>\d+)\.(?P<part>.+)")
+_GGUF_BARE = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>\w+)")
 
 
 def _layer_table(architecture: str) -> dict[str, str]:
-    return {**LAYER, **ARCHITECTURE.get(architecture, {})}
+    return {**LAYER, **ARCHITECTURE.get(architecture, {}), **HYBRID_LAYERS.get(architecture, {})}
 
 
 def _roots(architecture: str) -> dict[str, str]:
-    return {**ROOT, **ROOTS.get(architecture, {})}
+    return {**ROOT, **ROOTS.get(architecture, {}), **HYBRID_ROOTS.get(architecture, {})}
 
 
 def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
     """The GGUF tensor that holds a Hugging Face one, with the index of an expert where it holds all of them.
     A name that the table does not know comes back as it is."""
+    bare, known = _HF_BARE.fullmatch(name), BARE.get(architecture, {})
+    if bare and bare["part"] in known:
+        return f"blk.{bare['layer']}.{known[bare['part']]}"
     match = _HF.fullmatch(name)
     if match is None:
         stem, _, kind = name.rpartition(".")
@@ -160,6 +167,10 @@ def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
 
 def to_hf_name(name: str, architecture: str) -> str | None:
     """The Hugging Face name of a GGUF tensor; None for one that the table does not know or that holds experts."""
+    layers = "backbone.layers" if architecture in BACKBONES else "model.layers"
+    bare, known = _GGUF_BARE.fullmatch(name), {gguf: hf for hf, gguf in BARE.get(architecture, {}).items()}
+    if bare and bare["part"] in known:
+        return f"{layers}.{bare['layer']}.{known[bare['part']]}"
     match = _GGUF.fullmatch(name)
     if match is None:
         stem, _, kind = name.rpartition(".")
@@ -167,5 +178,5 @@ def to_hf_name(name: str, architecture: str) -> str | None:
         return f"{roots[stem]}.{kind}" if stem in roots else None
     parts = {gguf: hf for hf, gguf in _layer_table(architecture).items()}
     part = parts.get(match["part"])
-    join = "_" if match["part"] == "exp_probs_b" else "."
-    return f"model.layers.{match['layer']}.{part}{join}{match['kind']}" if part else None
+    join = "_" if match["part"] in ("exp_probs_b", "ssm_dt") else "."
+    return f"{layers}.{match['layer']}.{part}{join}{match['kind']}" if part else None

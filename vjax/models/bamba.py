@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from vjax.layers.attention import self_attention
 from vjax.layers.context import Context
@@ -12,9 +13,10 @@ from vjax.layers.mlp import mlp
 from vjax.layers.norms import add_norm
 from vjax.layers.paging import Cache
 from vjax.layers.ssm import mamba2
+from vjax.models import llama
 from vjax.models.config import config_from_hf
 from vjax.models.family import Family
-from vjax.models.hybrid import MambaConfig, hybrid, mamba2_params, mamba_spec
+from vjax.models.hybrid import MambaConfig, decay_from_gguf, hybrid, mamba2_params, mamba_spec
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Tree
 
@@ -62,10 +64,16 @@ def block(
     return x, mlp(w["mlp"], normed, config.hidden_act), cache
 
 
+def gguf_tensor(name: str, array: np.ndarray, config: MambaConfig) -> np.ndarray:
+    return llama.gguf_tensor(name, decay_from_gguf(name, array, config), config)
+
+
 FAMILY = Family(
     name="Bamba",
     architectures=("BambaForCausalLM",),
+    gguf=("granitehybrid",),
     config=config,
     params=params,
     block=block,
+    gguf_tensor=gguf_tensor,
 )

@@ -17,7 +17,7 @@ from vjax.layers.paging import Cache
 from vjax.layers.ssm import mamba2
 from vjax.models.config import config_from_hf
 from vjax.models.family import Family
-from vjax.models.hybrid import MambaConfig, hybrid, mamba2_params, mamba_spec
+from vjax.models.hybrid import MambaConfig, decay_from_gguf, hybrid, mamba2_params, mamba_spec
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.spec import Tree
 
@@ -98,7 +98,9 @@ def block(
 FAMILY = Family(
     name="Falcon-H1",
     architectures=("FalconH1ForCausalLM",),
+    gguf=("falcon-h1",),
     config=config,
     params=params,
     block=block,
+    gguf_tensor=decay_from_gguf,
 )

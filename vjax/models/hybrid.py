@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from vjax.errors import ModelError
 from vjax.layers.recurrent import Arrays
 from vjax.layers.ssm import SSMSpec
@@ -149,6 +151,11 @@ def mamba2_params(config: MambaConfig, prefix: str) -> Tree:
         "skip": vector(f"{prefix}.D", (heads,), ("heads",)),
         "out": weight(f"{prefix}.out_proj.weight", (width, inner), ("embed", "heads")),
     }
+
+
+def decay_from_gguf(name: str, array: np.ndarray, config: Any) -> np.ndarray:
+    """llama.cpp stores what a decay's logarithm stands for, negated."""
+    return np.log(-array) if name.endswith("A_log") else array
 
 
 def time_step_limit(hf: dict[str, Any]) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from vjax.layers.routing import Routing
 from vjax.layers.short_conv import short_conv
 from vjax.models.config import CacheSpec, positive
 from vjax.models.family import Family
-from vjax.models.hybrid import HybridConfig, hybrid, layer_types, places
+from vjax.models.hybrid import HybridConfig, decay_from_gguf, hybrid, layer_types, places
 from vjax.models.mla import MLAConfig, mla_config, mla_params
 from vjax.models.moe_parts import moe_params
 from vjax.models.parts import decoder_params, gated_mlp_params, norm_params
@@ -178,7 +178,9 @@ def delta_attention(
 FAMILY = Family(
     name="Kimi Linear",
     architectures=("KimiLinearForCausalLM",),
+    gguf=("kimi-linear",),
     config=config,
     params=params,
     block=block,
+    gguf_tensor=decay_from_gguf,
 )

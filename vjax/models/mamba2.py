@@ -13,7 +13,7 @@ from vjax.layers.paging import Cache
 from vjax.layers.ssm import SSMSpec, mamba2
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
-from vjax.models.hybrid import MambaConfig, hybrid, mamba2_params, time_step_limit
+from vjax.models.hybrid import MambaConfig, decay_from_gguf, hybrid, mamba2_params, time_step_limit
 from vjax.models.parts import decoder_params, norm_params
 from vjax.models.spec import Tree
 
@@ -67,7 +67,9 @@ def block(
 FAMILY = Family(
     name="Mamba-2",
     architectures=("Mamba2ForCausalLM",),
+    gguf=("mamba2",),
     config=config,
     params=params,
     block=block,
+    gguf_tensor=decay_from_gguf,
 )

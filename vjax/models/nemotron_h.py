@@ -19,7 +19,7 @@ from vjax.layers.routing import Routing
 from vjax.layers.ssm import SSMSpec, mamba2
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
-from vjax.models.hybrid import MambaConfig, hybrid, mamba2_params, places
+from vjax.models.hybrid import MambaConfig, decay_from_gguf, hybrid, mamba2_params, places
 from vjax.models.parts import attention_params, decoder_params, mlp_params, norm_params
 from vjax.models.spec import Source, Tree, merged, vector, weight
 
@@ -158,7 +158,9 @@ def block(
 FAMILY = Family(
     name="Nemotron-H",
     architectures=("NemotronHForCausalLM",),
+    gguf=("nemotron_h", "nemotron_h_moe"),
     config=config,
     params=params,
     block=block,
+    gguf_tensor=decay_from_gguf,
 )

@@ -26,7 +26,9 @@ FAMILY = Family(
     name="Qwen3.5 MoE (text)",
     architectures=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     config=config,
+    gguf=("qwen35moe",),
     params=qwen3_5.params,
     block=qwen3_next.block,
+    gguf_tensor=qwen3_5.gguf_tensor,
     unused=qwen3_5.UNUSED,
 )

@@ -4,11 +4,12 @@ norms mean 1 + w."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec, self_attention
@@ -22,7 +23,7 @@ from vjax.layers.recurrent import read_state, write_state
 from vjax.layers.short_conv import short_conv
 from vjax.models.config import config_from_hf, positive
 from vjax.models.family import Family
-from vjax.models.hybrid import HybridConfig, hybrid, layer_types, places
+from vjax.models.hybrid import HybridConfig, decay_from_gguf, hybrid, layer_types, places
 from vjax.models.moe_parts import moe_params
 from vjax.models.parts import attention_params, decoder_params, gated_mlp_params, norm_params
 from vjax.models.qwen2_moe import mixture
@@ -41,6 +42,7 @@ class DeltaConfig(HybridConfig):
     key_dim: int = 0  # of one head
     value_dim: int = 0
     conv_size: int = 0
+    values_in_turn: bool = False  # the output projection takes the first value head of every key head, then the second
 
     @property
     def repeats(self) -> int:
@@ -84,6 +86,7 @@ def delta_config(hf: dict[str, Any], **changes: Any) -> DeltaConfig:
         key_dim=positive(hf, "linear_key_head_dim", 128),
         value_dim=positive(hf, "linear_value_head_dim", 128),
         conv_size=positive(hf, "linear_conv_kernel_dim", 4),
+        values_in_turn=bool(hf.get("linear_values_in_turn", False)),
     )
     if sizes["value_heads"] % sizes["key_heads"]:
         raise ModelError("linear_num_value_heads is not a multiple of linear_num_key_heads.")
@@ -124,9 +127,20 @@ def delta_inputs(config: DeltaConfig, prefix: str) -> dict[str, Param]:
     channels, scalars = config.conv_channels + config.repeats * config.value_dim, 2 * config.repeats
     axes = ("kv_heads", None, "embed")
     return {
-        "qkvz": weight(f"{prefix}.in_proj_qkvz.weight", (heads, channels, width), axes),
+        "qkvz": replace(
+            weight(f"{prefix}.in_proj_qkvz.weight", (heads, channels, width), axes),
+            or_else=split_qkvz(config, prefix),  # in GGUF files
+        ),
         "ba": weight(f"{prefix}.in_proj_ba.weight", (heads, scalars, width), axes),
     }
+
+
+def split_qkvz(config: DeltaConfig, prefix: str) -> Param:
+    """The first of them from two tensors, one for the gates."""
+    heads, width, gates = config.key_heads, config.hidden_size, config.repeats * config.value_dim
+    qkv = by_head(config, f"{prefix}.in_proj_qkv.weight", (width,), (width,))
+    z = Source(f"{prefix}.in_proj_z.weight", (heads * gates, width), (heads, gates, width))
+    return merged((*qkv, z), ("kv_heads", None, "embed"), concat=1)
 
 
 def delta_params(config: DeltaConfig, prefix: str, inputs: Any) -> Tree:
@@ -190,13 +204,22 @@ def delta_net(
     out, memory = gated_delta_rule(inputs, state["memory"], ctx.step)
     out = gated_norm(out, w["out_norm"], z.reshape(out.shape), config.norm_eps).astype(x.dtype)
     cache = write_state(ctx, cache, place, {"window": window, "memory": memory})
+    out = out.swapaxes(1, 2) if config.values_in_turn else out
     return matmul(out.reshape(tokens, -1), w["out"]), cache
+
+
+def gguf_tensor(name: str, array: np.ndarray, config: DeltaConfig) -> np.ndarray:
+    """llama.cpp stores norm weights with their 1 added, but for the gated norm, whose weights mean what they are."""
+    plain = name.endswith("linear_attn.norm.weight") or not name.endswith("norm.weight")
+    return decay_from_gguf(name, array, config) if plain else array - 1.0
 
 
 FAMILY = Family(
     name="Qwen3-Next",
     architectures=("Qwen3NextForCausalLM",),
+    gguf=("qwen3next",),
     config=config,
     params=params,
     block=block,
+    gguf_tensor=gguf_tensor,
 )

@@ -148,7 +148,6 @@ QWEN3_5 += (
             tie_word_embeddings=False,
         ),
         zero_centred_norms=True,
-        gguf=False,
     ),
 )
 
@@ -180,7 +179,6 @@ MAMBA2 = (
             tie_word_embeddings=True,
         ),
         switches=({"layer_norm_epsilon": 1e-2}, {"time_step_limit": [0.9, {"__float__": "Infinity"}]}),
-        gguf=False,
     ),
 )
 
@@ -205,7 +203,6 @@ BAMBA = (
             rope_theta=1e4,
         ),
         switches=({"rope_theta": 1e2}, {"attn_layer_indices": [0]}, {"rms_norm_eps": 0.1}),
-        gguf=False,
     ),
 )
 
@@ -254,7 +251,6 @@ FALCON_H1 = (
             {"ssm_out_multiplier": 1.0},
             *({"ssm_multipliers": [*SSM_MULTIPLIERS[:i], 1.0, *SSM_MULTIPLIERS[i + 1 :]]} for i in range(5)),
         ),
-        gguf=False,
     ),
     Case(
         "falcon-h1-plain-gate",
@@ -300,7 +296,6 @@ NEMOTRON_H = (
             layer_norm_epsilon=1e-5,
         ),
         switches=({"time_step_min": 0.001}, {"mlp_hidden_act": "relu"}, {"layer_norm_epsilon": 0.1}),
-        gguf=False,
     ),
 )
 
@@ -382,6 +377,28 @@ MIXTURES = (
         zero_centred_norms=True,
         gguf=False,
     ),
+    Case(  # as published: experts in all layers, which GGUF wants
+        "qwen3-next-experts",
+        decoder(
+            "Qwen3NextForCausalLM",
+            "qwen3_next",
+            hidden_size=24,
+            full_attention_interval=2,
+            head_dim=16,
+            partial_rotary_factor=0.25,
+            rope_theta=1e4,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            linear_conv_kernel_dim=3,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=10,
+            shared_expert_intermediate_size=14,
+        ),
+        zero_centred_norms=True,
+    ),
     Case(
         "qwen3-5-moe",
         decoder(
@@ -404,7 +421,6 @@ MIXTURES = (
         ),
         switches=({"num_experts_per_tok": 1},),
         zero_centred_norms=True,
-        gguf=False,
     ),
     Case(
         "lfm2-moe",
@@ -459,6 +475,42 @@ MIXTURES = (
         gguf=False,
         renamed=KIMI_LINEAR[0].renamed,
     ),
+    Case(  # as published: one group of experts, as many heads in both kinds of layers
+        "kimi-linear-one-group",
+        decoder(
+            "KimiLinearForCausalLM",
+            "kimi_linear",
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_key_value_heads=4,
+            kv_lora_rank=12,
+            q_lora_rank=None,
+            qk_nope_head_dim=6,
+            qk_rope_head_dim=4,
+            v_head_dim=5,
+            linear_attn_config={
+                "head_dim": 8,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+                "full_attn_layers": [2],
+                "kda_layers": [1, 3],
+            },
+            first_k_dense_replace=1,
+            num_experts=5,
+            num_experts_per_token=2,
+            num_shared_experts=1,
+            num_expert_group=1,
+            topk_group=1,
+            moe_intermediate_size=10,
+            moe_renormalize=True,
+            moe_router_activation_func="sigmoid",
+            routed_scaling_factor=2.4,
+            max_position_embeddings=None,
+            model_max_length=128,
+            pad_token_id=0,
+        ),
+        renamed=KIMI_LINEAR[0].renamed,
+    ),
     Case(
         "nemotron-h-moe",
         decoder(
@@ -485,7 +537,6 @@ MIXTURES = (
             layer_norm_epsilon=1e-5,
         ),
         switches=({"routed_scaling_factor": 1.0}, {"num_experts_per_tok": 1}, {"topk_group": 2}),
-        gguf=False,
     ),
 )
 
