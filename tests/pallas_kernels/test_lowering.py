@@ -15,14 +15,17 @@ PROGRAM = """
 import jax, jax.numpy as jnp
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.add_rms_norm import add_rms_norm
-from vjax.pallas_kernels.paged_attention import paged_attention
+from vjax.layers.moe import moe
+from vjax.layers.routing import Routing
+from vjax.pallas_kernels.paged_attention import Preparation, append_and_attend, paged_attention
+from vjax.quant import Dense
 
 def array(*shape, dtype=jnp.int32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 rows, heads, groups, dim, width, pages = 8, 2, 4, 128, 16, 100
 allowed = [jax.export.DisabledSafetyCheck.custom_call("triton_kernel_call_ffi")]
-for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
+for decode, tokens, kernels in ((True, rows, 1), (False, 64, 1)):
     for dtype in (jnp.bfloat16, jnp.float32):
         def attend(q, k, v, table, length, start, position, sinks=None):
             return paged_attention(
@@ -40,13 +43,29 @@ for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
             assert dispatch.chosen() == {"paged_attention": "triton"}, dispatch.chosen()
             assert text.count("@triton_kernel_call_ffi") == kernels, text.count("@triton_kernel_call_ffi")
 
-def add(x, update, weight):
-    return add_rms_norm(x, update, weight, 1e-5, 1.0)
+def launches(fn, *args):
+    with dispatch.lowering_for("cuda"), dispatch.tracing_a_step():
+        exported = jax.export.export(jax.jit(fn), platforms=["cuda"], disabled_checks=allowed)(*args)
+    return exported.mlir_module().count("@triton_kernel_call_ffi")
 
-args = array(3, 4096, dtype=jnp.bfloat16), array(3, 4096, dtype=jnp.bfloat16), array(4096, dtype=jnp.float32)
-with dispatch.lowering_for("cuda"):
-    text = jax.export.export(jax.jit(add), platforms=["cuda"], disabled_checks=allowed)(*args).mlir_module()
-assert text.count("@triton_kernel_call_ffi") == 1, text
+bf16 = lambda *shape: array(*shape, dtype=jnp.bfloat16)
+assert launches(lambda x, y, w: add_rms_norm(x, y, w, 1e-5, 1.0), bf16(3, 4096), bf16(3, 4096), bf16(4096)) == 1
+
+def append(qkv, k, v, table, length, cos, sin, q_norm, k_norm):
+    do = Preparation(cos, sin, False, q_norm, k_norm, 1e-6)
+    return append_and_attend(qkv, k, v, table, length, do, first_page=pages, scale=0.1)
+
+pool, angles = bf16(2 * pages, 16, heads, dim), array(rows, dim // 2, dtype=jnp.float32)
+args = (array(rows, width), array(rows), angles, angles, bf16(dim), bf16(dim))
+assert launches(append, bf16(rows, heads, groups + 2, dim), pool, pool, *args) == 1
+
+def mixture(router, gate_up, down, x):
+    w = {"router": Dense(router), "gate_up": Dense(gate_up), "down": Dense(down)}
+    return moe(w, x, "silu", Routing(8, renormalise=True))
+
+for tokens in (1, 64, 4096):
+    weights = bf16(128, 2048), bf16(128, 2, 768, 2048), bf16(128, 2048, 768)
+    assert launches(mixture, *weights, bf16(tokens, 2048)) == 4
 """
 
 
