@@ -57,7 +57,7 @@ def random_state(engine: Engine, kv: int) -> State:
         table[row, :each] = pages[row * each : (row + 1) * each]
 
     def noise(pool: jax.Array) -> jax.Array:
-        return jnp.asarray(rng.standard_normal(pool.shape, np.float32), pool.dtype)
+        return jax.random.normal(jax.random.key(rng.integers(1 << 30)), pool.shape, pool.dtype)
 
     tokens = jnp.asarray(rng.integers(0, 30000, state.tokens.shape), jnp.int32)
     return State(jax.tree.map(noise, state.cache), tokens, jnp.asarray(table))
@@ -107,6 +107,16 @@ class Timed:
         jax.block_until_ready(result)
         return (time.perf_counter() - started) / steps
 
+    def host(self, steps: int) -> float:
+        """What dispatching a step takes where the device waits for it."""
+        spent = []
+        for _ in range(steps):
+            started = time.perf_counter()
+            self.state, result = self.compiled(self.params, self.state, self.buffer)
+            spent.append(time.perf_counter() - started)
+            jax.block_until_ready(result)
+        return sorted(spent)[steps // 2]
+
 
 def profile(timed: Timed) -> list[str]:
     steps = 10
@@ -123,6 +133,7 @@ def profile(timed: Timed) -> list[str]:
             spent[e["name"]] += e["dur"]
             count[e["name"]] += 1
     lines = [f"  kernels {spent.total() / steps / 1e3:.3f} ms a step"]
+    lines.append(f"  {sum(count.values()) // steps} kernels; the host takes {timed.host(steps) * 1e3:.3f} ms a step")
     for name, micros in spent.most_common(SHOWN):
         lines.append(f"  {micros / steps / 1e3:.3f} ms x{count[name] // steps} {name[:90]}")
     return lines

@@ -1,10 +1,11 @@
 """Checks and times the paged attention kernels on a GPU.
 
-    python benches/paged_attention.py [--check] [--time] [--tune] [--json FILE]
+    python benches/paged_attention.py [--check] [--time] [--tune] [--append] [--json FILE]
 
 Without flags it checks and times. Checks compare with dense attention in float32 over awkward shapes; entries that must
 not be read are NaN. Times are of one layer, from a graph of several that read different pages of one pool. Bandwidth
-counts the keys and values of real tokens; TFLOP/s counts visible pairs.
+counts the keys and values of real tokens; TFLOP/s counts visible pairs. `--append` times configurations of the decode
+kernel with all that precedes attention.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from vjax.pallas_kernels.paged_attention import reference, triton_decode, triton_ragged
+from vjax.pallas_kernels.paged_attention import Preparation, reference, triton_decode, triton_ragged
 
 REPEATS = 7
 POOL_BYTES = 8 << 30  # of keys and values together, over the layers of a timing
@@ -233,6 +234,47 @@ TIMES = [
 ]  # fmt: skip
 
 
+def append_time(rows: int, keys: int, config: triton_decode.Config, heads: tuple[int, int] = (8, 4)) -> float:
+    """Seconds of a decode step's attention in one layer, with norms, rope and the cache's new entry."""
+    case = Case(((keys - 1, 1),) * rows, heads)
+    (_, k, v, f), count, layers = inputs(case)
+    qkv = jax.random.normal(jax.random.key(3), (rows, heads[0], heads[1] + 2, case.dim), case.dtype)
+    angles = jax.random.normal(jax.random.key(4), (2, rows, case.dim // 2))
+    do = Preparation(angles[0], angles[1], False, jnp.ones(case.dim), jnp.ones(case.dim), 1e-6)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def run(k: jax.Array, v: jax.Array, qkv: jax.Array, f: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+        for layer in range(layers):
+            out, k, v = triton_decode.append_and_attend(
+                qkv, k, v, f["page_table"], f["kv_len"], do, scale=0.1, first_page=layer * count, config=config
+            )  # fmt: skip
+            qkv = qkv.at[:, :, : heads[1]].set(out)
+        return k, v, qkv
+
+    times = []
+    for _ in range(REPEATS):
+        jax.block_until_ready(k)
+        start = time.perf_counter()
+        for _ in range(4):
+            k, v, last = run(k, v, qkv, f)
+        jax.block_until_ready(last)
+        times.append((time.perf_counter() - start) / 4 / layers)
+    inputs.cache_clear()  # its pools were donated
+    return sorted(times)[REPEATS // 2]
+
+
+def tune_append() -> None:
+    for rows, keys in ((1, 192), (8, 192), (64, 192), (256, 192), (1, 2048), (64, 2048)):
+        for block, warps, stages, shortest, programs in (
+            (64, 4, 3, 64, 528), (64, 4, 2, 64, 528), (32, 4, 3, 64, 528), (32, 4, 4, 64, 528), (32, 2, 3, 64, 528),
+            (64, 4, 3, 256, 528), (64, 4, 3, 128, 264), (32, 4, 3, 256, 528),
+        ):  # fmt: skip
+            took = append_time(rows, keys, triton_decode.Config(block, warps, stages, shortest, programs))
+            floor = rows * keys * 8 * 128 * 2 * 2 / 4.3e12
+            note = f"{block=} {warps=} {stages=} {shortest=} {programs=}"
+            print(f"append rows {rows} keys {keys} {note} {took * 1e6:.1f} us, floor {floor * 1e6:.1f}", flush=True)
+
+
 def tune() -> Iterable[dict[str, Any]]:
     """Configurations of the kernels over the cases that matter most."""
     for case in (BIG_DECODE, Case(rows(1, 2047)), Case(rows(8, 2047)), Case(SPREAD), ONE_LONG):
@@ -253,11 +295,11 @@ def tune() -> Iterable[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("check", "time", "tune"):
+    for flag in ("check", "time", "tune", "append"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
-    both = not (args.check or args.time or args.tune)
+    both = not (args.check or args.time or args.tune or args.append)
     found, wrong = [], 0
     print(jax.devices()[0].device_kind, "jax", jax.__version__, flush=True)
     if args.check or both:
@@ -272,6 +314,8 @@ def main() -> int:
             found.append({"case": str(case), "check": text, "ok": not bad})
             print(f"{case!s:75s} {text}" + (" WRONG" if bad else ""), flush=True)
         print(f"{wrong} of {len(found)} checks failed", flush=True)
+    if args.append:
+        tune_append()
     if args.tune:
         found += list(tune())
     if args.time or both:

@@ -72,6 +72,9 @@ class Runner:
         self._set_pages: Any = None
         self._set_history: Any = None
         self._copy_state: Any = None
+        # XLA updates a CUDA graph, at some microseconds a kernel, whenever one of its buffers is elsewhere than in the
+        # last step. A result that is still held when the next step starts would be; a copy lets go of it at once.
+        self._take_out: Any = None if mesh.devices.flat[0].platform == "cpu" else jax.jit(steps.copied)
 
     def dispatch(self, plan: Plan) -> Pending:
         """Start a step on the device."""
@@ -89,6 +92,8 @@ class Runner:
             self._upload_pages(plan.page_updates)
         buffer = fill(plan, layout, self.table, page_updates=fits)
         self.state, result = compiled(self.params, self.state, buffer)
+        if self._take_out is not None:
+            result = self._take_out(result)
         for slot, snapshot in plan.saved:
             self._copy(slot, first + snapshot)
         for array in result.values():

@@ -80,6 +80,11 @@ def set_pages(state: State, updates: jax.Array) -> State:
     return State(state.cache, state.tokens, _update_pages(state.page_table, updates))
 
 
+def copied(result: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """A step's result in buffers of its own."""
+    return jax.tree.map(jnp.copy, result)
+
+
 def copy_state(state: State, source: jax.Array, target: jax.Array) -> State:
     """Copy what recurrent layers carry: from a slot to a snapshot or back."""
     cache = {**state.cache, STATE: state.cache[STATE].copy(source, target)}

@@ -17,6 +17,8 @@ import triton.language as tl
 from vjax.pallas_kernels.grouped_matmul.api import Groups
 from vjax.pallas_kernels.triton_call import call
 
+PROGRAMS = 264  # two for each multiprocessor of an H200
+
 
 class Tile(NamedTuple):
     """Rows of the matrix that a program takes, channels it reads at a time, its warps and pipeline stages."""
@@ -27,14 +29,17 @@ class Tile(NamedTuple):
     stages: int
 
 
-def choose(block: int, gated: bool, dtype: jnp.dtype) -> Tile:
+def choose(block: int, blocks: int, out: int, gated: bool, dtype: jnp.dtype) -> Tile:
+    """Measured on an H200 with 128 experts of 2048x768, 8 a token: 8 and 64 tokens within 4 % of the best of ten tiles,
+    4096 tokens the best of seven (2026-12-03)."""
     if jnp.dtype(dtype).itemsize == 4:
         return Tile(32, 32, 4, 2)
     if block <= 32:
-        return Tile(32 if gated else 64, 128, 4, 4)
+        few = blocks * triton.cdiv(out, 64) < PROGRAMS
+        return Tile(32, 128, 4, 4) if few else Tile(64, 128, 4, 5 if gated else 4)
     if block == 64:
         return Tile(64 if gated else 128, 64, 4, 4)
-    return Tile(64 if gated else 128, 64, 8, 4)
+    return Tile(128, 64, 8, 4 if gated else 3)
 
 
 def grouped_matmul(x: jax.Array, w: jax.Array, groups: Groups, lay_out: bool, tile: Tile | None = None) -> jax.Array:
@@ -50,9 +55,10 @@ def grouped_swiglu(x: jax.Array, w: jax.Array, groups: Groups, tile: Tile | None
 def _launch(
     x: jax.Array, w: jax.Array, out: int, groups: Groups, lay_out: bool, gated: bool, tile: Tile | None
 ) -> jax.Array:
-    tile, channels = tile or choose(groups.block, gated, x.dtype), x.shape[1]
+    channels, blocks = x.shape[1], groups.group.shape[0]
+    tile = tile or choose(groups.block, blocks, out, gated, x.dtype)
     (product,) = call(
-        _product, (triton.cdiv(out, tile.out), groups.group.shape[0]), (x, w, groups.token, groups.group),
+        _product, (triton.cdiv(out, tile.out), blocks), (x, w, groups.token, groups.group),
         [((groups.rows, out), x.dtype)], tile.warps, tile.stages, OUT=out, IN=channels, GROUPS=w.shape[0],
         BLOCK=groups.block, BLOCK_OUT=tile.out, BLOCK_IN=tile.channels, EVEN=channels % tile.channels == 0,
         LAY_OUT=lay_out, GATED=gated,

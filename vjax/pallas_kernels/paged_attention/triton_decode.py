@@ -156,6 +156,19 @@ def _attend(
         here = (g < GROUPS)[:, None] & (d < DIM)[None, :]
         SLOTS: tl.constexpr = GROUPS + 2 if APPEND else GROUPS
         at = (row * KV_HEADS + head) * SLOTS
+        # All that the program reads beside the pools is under way before it waits for any of it.
+        length = tl.load(kv_len + row)
+        begin = tl.load(first_unit + row)
+        count = tl.load(first_unit + row + 1) - begin
+        stored = end
+        one = tl.arange(0, 1)
+        if APPEND:
+            stored = tl.minimum(end, length - 1)  # the newest key is not in the pool yet
+            new_v = tl.load(q + (at + GROUPS + 1) * DIM + d, mask=d < DIM, other=0.0)[None, :]
+            new_k = heads(
+                q, (at + GROUPS + one) * DIM, one < 1, row, k_norm, cos, sin, DIM, BLOCK_D, ROTARY, INTERLEAVED, NORM,
+                EPS, OFFSET,
+            )  # fmt: skip
         queries = heads(
             q, (at + g) * DIM, g < GROUPS, row, q_norm, cos, sin, DIM, BLOCK_D, ROTARY, INTERLEAVED, NORM, EPS, OFFSET
         )  # fmt: skip
@@ -163,10 +176,6 @@ def _attend(
         peak = tl.full([BLOCK_G], MASKED, tl.float32)
         total = tl.zeros([BLOCK_G], tl.float32)
         acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
-        length = tl.load(kv_len + row)
-        stored = end
-        if APPEND:
-            stored = tl.minimum(end, length - 1)  # the newest key is not in the pool yet
         for start in tl.range(first, stored, BLOCK):
             key = start + tl.arange(0, BLOCK)
             seen = key < stored
@@ -183,25 +192,8 @@ def _attend(
             peak = new_peak
         if APPEND:  # noqa: SIM102 - known when the kernel is compiled, unlike what follows
             if (end == length) & (length > 0):
-                one = tl.arange(0, 1)
-                k = heads(
-                    q,
-                    (at + GROUPS + one) * DIM,
-                    one < 1,
-                    row,
-                    k_norm,
-                    cos,
-                    sin,
-                    DIM,
-                    BLOCK_D,
-                    ROTARY,
-                    INTERLEAVED,
-                    NORM,
-                    EPS,
-                    OFFSET,
-                ).to(k_pool.dtype.element_ty)  # [1, D], as a later step will read it
-                v = tl.load(q + (at + GROUPS + 1) * DIM + d, mask=d < DIM, other=0.0)[None, :]
-                v = v.to(v_pool.dtype.element_ty)
+                k = new_k.to(k_pool.dtype.element_ty)  # [1, D], as a later step will read it
+                v = new_v.to(v_pool.dtype.element_ty)
                 where = page_offsets(pages, first_page, length - 1 + one, one < 1, head, PAGE, KV_HEADS, DIM)
                 tl.store(k_pool + where[:, None] + d[None, :], k, mask=(d < DIM)[None, :])
                 tl.store(v_pool + where[:, None] + d[None, :], v, mask=(d < DIM)[None, :])
@@ -214,8 +206,6 @@ def _attend(
                 weight = weight.to(queries.dtype).to(tl.float32)
                 acc = acc * keep[:, None] + weight[:, None] * v.to(queries.dtype).to(tl.float32)
                 peak = new_peak
-        begin = tl.load(first_unit + row)
-        count = tl.load(first_unit + row + 1) - begin
         if count == 1:
             if SINKS:
                 sink = tl.load(sinks + head * GROUPS + g, mask=g < GROUPS, other=0.0) * LOG2_E
