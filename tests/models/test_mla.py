@@ -81,7 +81,7 @@ def test_published_forms_of_deepseek_v3(form: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, golden.logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["glm-moe-dsa", "deepseek-v4"])
+@pytest.mark.parametrize("case", ["glm-moe-dsa", pytest.param("deepseek-v4", marks=pytest.mark.slow)])
 def test_no_graph_copies_the_cache(case: str, tmp_path: Path) -> None:
     path = checkpoint(case, tmp_path)
     options = dict(max_num_seqs=4, max_num_batched_tokens=16, block_size=4, max_model_len=64, warmup="lazy")

@@ -1,4 +1,4 @@
-"""`python -m vjax.serve` on the real engine: the golden tokens of every family, through HTTP."""
+"""`python -m vjax.serve` on the real engine: the golden tokens of families, through HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.goldens import load_case
 from tests.goldens.gguf import gguf_case_names, gguf_checkpoint
 from tests.serving.fakes import Running, events, free_port, wait_until_healthy
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text")
+QUICK, SLOW = ("llama", "gemma3_text"), ("qwen2", "qwen3")
 OPTIONS = [
     "--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--block-size", "4", "--warmup", "lazy",
     "--kv-cache-memory-bytes", "1MiB",
@@ -46,7 +46,13 @@ def serving(model: Path, log: Path, *flags: str) -> Iterator[Running]:
         process.wait()
 
 
-@pytest.mark.parametrize("name", [gguf_case_names(family)[0] for family in FAMILIES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(gguf_case_names(family)[0] for family in QUICK),
+        *(pytest.param(gguf_case_names(family)[0], marks=pytest.mark.slow) for family in SLOW),
+    ],
+)
 def test_golden_tokens(name: str, tmp_path: Path) -> None:
     golden = load_case(name)
     prompts = [prompt.tolist() for prompt in golden.prompts]
