@@ -99,7 +99,10 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O0"
 
 @pytest.mark.once
 @needs_compiler
-@pytest.mark.parametrize("machine", ["native", *(pytest.param(name, marks=pytest.mark.slow) for name in ("avx2", "plain"))])
+@pytest.mark.parametrize(
+    "machine",
+    ["native", pytest.param("avx2", marks=pytest.mark.slow), pytest.param("plain", marks=pytest.mark.slow)],
+)
 def test_sanitizers_find_nothing(machine: str, tmp_path: Path) -> None:
     """`plain`: without this machine's vector instructions, as on a CPU that the kernels do not know."""
     compiler, program = library.find_compiler(), tmp_path / "sanitized"
