@@ -29,8 +29,11 @@ from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.grouped_matmul import Groups, group_rows, triton_kernel
 from vjax.pallas_kernels.grouped_matmul.triton_kernel import Tile
 
-STEPS, ROUNDS, BYTES = 10, 5, 4e9
-FEW = [Tile(o, c, w, s) for o, c in ((16, 128), (32, 128), (32, 256), (64, 64), (64, 128)) for w, s in ((4, 3), (4, 5))]
+STEPS, ROUNDS, BYTES = 10, 5, 3e10
+FEW = [
+    Tile(16, 128, 4, 4), Tile(16, 256, 4, 3), Tile(16, 256, 4, 4), Tile(16, 512, 4, 2), Tile(16, 256, 2, 3),
+    Tile(32, 128, 4, 4), Tile(32, 256, 4, 3), Tile(64, 128, 4, 4), Tile(64, 128, 4, 5),
+]  # fmt: skip
 MANY = [
     Tile(64, 64, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 4), Tile(128, 64, 8, 3), Tile(128, 64, 8, 4),
     Tile(64, 128, 8, 2), Tile(128, 32, 8, 4),
