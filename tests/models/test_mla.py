@@ -98,10 +98,9 @@ def test_no_graph_copies_the_cache(case: str, tmp_path: Path) -> None:
     driver.close()
 
 
-@pytest.mark.parametrize("name", ["native", "triton"])
-def test_kernels_that_need_values_are_refused(name: str) -> None:
+def test_a_kernel_that_needs_values_is_refused() -> None:
     q, keys, table = jnp.zeros((2, 1, 4, 32)), jnp.zeros((3, 4, 32)), jnp.zeros((2, 2), jnp.int32)
-    dispatch.choose({"paged_attention": name})
+    dispatch.choose({"paged_attention": "native"})
     try:
         with pytest.raises(ModelError, match="keys alone"):
             paged_attention(

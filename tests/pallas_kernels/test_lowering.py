@@ -59,6 +59,15 @@ pool, angles = bf16(2 * pages, 16, heads, dim), array(rows, dim // 2, dtype=jnp.
 args = (array(rows, width), array(rows), angles, angles, bf16(dim), bf16(dim))
 assert launches(append, bf16(rows, heads, groups + 2, dim), pool, pool, *args) == 1
 
+def latent(q, pool, table, length, start, position, decode):
+    return paged_attention(
+        q, pool, None, table, length, start, position, decode=decode, value_dim=512, first_page=pages, scale=0.1
+    )
+
+for tokens, decode, kernels in ((rows, True, 2), (64, False, 2), (1024, False, 1)):
+    args = bf16(tokens, 1, 128, 576), bf16(2 * pages, 16, 576), array(rows, width), array(rows), array(rows + 1)
+    assert launches(lambda *given: latent(*given, decode), *args, array(tokens)) == kernels
+
 def mixture(router, gate_up, down, x):
     w = {"router": Dense(router), "gate_up": Dense(gate_up), "down": Dense(down)}
     return moe(w, x, "silu", Routing(8, renormalise=True))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.paged_attention import cpu, reference
 from vjax.pallas_kernels.paged_attention.preparation import Preparation
 
 MAX_DIM = 256  # wider heads do not fit the kernels' registers
+MAX_LATENT = 576  # DeepSeek's
 MAX_GROUP = 128  # queries of one key/value head: a decode tile holds them all
 
 
@@ -30,11 +32,16 @@ def paged_attention(
     picked = dispatch.pick(
         "paged_attention", _obstacle(q.shape[2], q.shape[3], v_pool, scale), cpu.obstacle(q, k_pool, v_pool)
     )
-    if picked == "triton" and v_pool is not None:
+    if picked == "triton":
         # Imported here: Triton is not on every machine, and slow to import.
-        from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
+        from vjax.pallas_kernels.paged_attention import triton_decode, triton_latent, triton_ragged
 
-        args, options = (q, k_pool, v_pool, page_table, kv_len), options | {"first_page": first_page}
+        options["first_page"] = first_page
+        if v_pool is None:
+            row, seen = _each_token(kv_len, query_start, positions, decode)
+            options |= {"value_dim": value_dim, "sinks": None if sinks is None else sinks[0]}
+            return triton_latent.latent_attention(q[:, 0], k_pool, page_table, row, seen, **options)[:, None]
+        args = (q, k_pool, v_pool, page_table, kv_len)
         if decode:
             return triton_decode.decode_attention(*args, **options)
         return triton_ragged.ragged_attention(*args, query_start, positions, **options)
@@ -68,12 +75,26 @@ def append_and_attend(
     )  # fmt: skip
 
 
+def _each_token(
+    kv_len: jax.Array, query_start: jax.Array, positions: jax.Array, decode: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Of each token its row, and how many keys it sees: none outside of all rows."""
+    token = jnp.arange(positions.shape[0], dtype=jnp.int32)
+    if decode:
+        return token, kv_len
+    row = jnp.sum(query_start[1:] <= token[:, None], axis=1, dtype=jnp.int32)  # a search without a loop
+    seen = jnp.where(token < query_start[-1], positions + 1, 0)
+    return jnp.minimum(row, kv_len.shape[0] - 1), seen
+
+
 def _obstacle(groups: int, dim: int, v_pool: jax.Array | None, scale: float) -> str | None:
     """Why the kernels cannot take these inputs, or None."""
+    if scale <= 0:
+        return f"the scale is {scale}"
     if v_pool is None:
-        return "the cache holds keys alone"
+        return None if dim <= MAX_LATENT else f"keys are {dim} wide, more than {MAX_LATENT}"
     if dim > MAX_DIM:
         return f"heads are {dim} wide, more than {MAX_DIM}"
     if groups > MAX_GROUP:
         return f"{groups} query heads share a key head, more than {MAX_GROUP}"
-    return f"the scale is {scale}" if scale <= 0 else None
+    return None
