@@ -13,14 +13,9 @@ from safetensors.numpy import load_file
 
 from tests.goldens import CASES, DATA, Case, case_names, checkpoint, load_case
 from tests.goldens.cases import ENCODERS
-from tests.goldens.gguf import (
-    QUANTISATIONS,
-    dequantised,
-    gguf_case_names,
-    gguf_checkpoint,
-    interleave_halves,
-)
+from tests.goldens.gguf import QUANTISATIONS, dequantised, gguf_case_names, gguf_checkpoint
 from tests.goldens.gguf_hybrids import text_of
+from tests.goldens.gguf_tensors import interleave_halves
 from tests.goldens.weights import seeded_tensor
 
 
