@@ -13,7 +13,7 @@ from tests.goldens import Golden, load_case
 from tests.goldens.cases import CASES
 from tests.goldens.gguf_families import architecture_name
 from tests.goldens.gguf_hybrids import HYBRIDS, add_hybrid, text_of
-from tests.goldens.gguf_metadata import add_rope, add_shape
+from tests.goldens.gguf_metadata import add_rope, add_shape, spelled_out
 from tests.goldens.gguf_tensors import converted
 from tests.goldens.gguf_vocab import add_vocabulary
 from tests.goldens.weights import Tensors
@@ -44,7 +44,7 @@ def gguf_checkpoint(name: str, directory: Path, quantise: str = "F32", splits: i
 
 
 def write_gguf(path: Path, golden: Golden, tensors: Tensors, quantise: str, splits: int) -> None:
-    config, family = golden.config, golden.case.family
+    config, family = spelled_out(golden.config), golden.case.family
     per_file = math.ceil(len(tensors) / splits) if splits > 1 else 0
     writer = GGUFWriter(path, architecture_name(golden.case), split_max_tensors=per_file)
     writer.add_name(golden.name)

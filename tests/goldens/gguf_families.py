@@ -47,12 +47,17 @@ ARCHITECTURES = {
     "exaone4": MODEL_ARCH.EXAONE4,
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
+    "gpt2": MODEL_ARCH.GPT2,
+    "minicpm3": MODEL_ARCH.MINICPM3,
+    "glm": MODEL_ARCH.CHATGLM,
+    "internlm3": MODEL_ARCH.LLAMA,
+    "glm_moe_dsa": MODEL_ARCH.GLM_DSA,
 }
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
 LFM2S = ("lfm2", "lfm2_moe")
 GRANITES = ("granite", "granitemoe", "granitemoeshared")
 # Those whose rope turns neighbours there, and halves of a head here; Nemotron-H's rows go the same way without a rope.
-PAIRED = ("llama", "mixtral", "internlm2", "arcee", "smollm3", "minicpm", "bamba", "nemotron_h", *GRANITES)
+PAIRED = ("llama", "mixtral", "internlm2", "internlm3", "arcee", "smollm3", "minicpm", "bamba", "nemotron_h", *GRANITES)
 
 
 def architecture(case: Case) -> MODEL_ARCH:

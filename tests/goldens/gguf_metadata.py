@@ -10,6 +10,7 @@ from gguf import ExpertGatingFuncType, GGUFWriter, RopeScalingType
 from tests.goldens.gguf_families import GRANITES, LFM2S, PAIRED
 
 ROTARY = {
+    "glm": 0.5,
     "glm4": 0.5,
     "glm4_moe": 0.5,
     "phi": 0.5,
@@ -17,6 +18,23 @@ ROTARY = {
     "stablelm": 0.25,
     "cohere2": 1.0,
 }  # share of a head that turns, by default
+
+# What configs leave to their classes, and the usual names of sizes where they have others.
+IMPLIED: dict[str, dict[str, Any]] = {
+    "gpt2": {"layer_norm_eps": 1e-5},
+    "glm_moe_dsa": {"n_shared_experts": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True},
+}
+IMPLIED["glm_moe_dsa"] |= {"n_group": 1, "topk_group": 1}
+SIZES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+SIZES |= {"n_positions": "max_position_embeddings"}
+
+
+def spelled_out(config: dict[str, Any]) -> dict[str, Any]:
+    """The config as its class reads it."""
+    usual = {usual: config[own] for own, usual in SIZES.items() if own in config}
+    if "n_embd" in config:
+        usual["intermediate_size"] = 4 * config["n_embd"]
+    return {**IMPLIED.get(config["model_type"], {}), **usual, **config}
 
 
 def head_dim(config: dict[str, Any]) -> int:
@@ -47,19 +65,22 @@ def add_shape(writer: GGUFWriter, config: dict[str, Any], family: str) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    latents = "kv_lora_rank" in config
+    latents = "kv_lora_rank" in config and family != "minicpm3"
     kv_heads = 1 if latents else config.get("num_key_value_heads") or config["num_attention_heads"]
     if family in LFM2S:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
         kv_heads = [kv_heads if kind == "full_attention" else 0 for kind in config["layer_types"]]
-    writer.add_head_count_kv(kv_heads)
+    if family != "gpt2":
+        writer.add_head_count_kv(kv_heads)
     if latents:
         add_latents(writer, config, family)
+    if family == "minicpm3":
+        add_minicpm3(writer, config)
     if "rms_norm_eps" in config or family in LFM2S:
         writer.add_layer_norm_rms_eps(config.get("rms_norm_eps") or config["norm_eps"])
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
-    if "head_dim" in config:
+    if "head_dim" in config and family != "glm":
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     if family in PAIRED:
@@ -152,10 +173,31 @@ def add_latents(writer: GGUFWriter, config: dict[str, Any], family: str) -> None
     writer.add_expert_group_used_count(config["topk_group"])
     if config.get("norm_topk_prob"):
         writer.add_expert_weights_norm(True)
+    if family == "glm_moe_dsa":
+        add_indexer(writer, config)
     softmax = family == "deepseek_v2"
     writer.add_expert_gating_func(ExpertGatingFuncType.SOFTMAX if softmax else ExpertGatingFuncType.SIGMOID)
     if multiplier := (config.get("rope_scaling") or {}).get("mscale_all_dim"):
         writer.add_rope_scaling_yarn_log_mul(0.1 * multiplier)
+
+
+def add_minicpm3(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    """Heads of values are as wide as their share of the model in those that are published, and files leave it out."""
+    writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    writer.add_key_length(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+    writer.add_value_length(config["v_head_dim"])
+    writer.add_rope_dimension_count(config["qk_rope_head_dim"])
+
+
+def add_indexer(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    """Which layers choose is a list that configs may leave to two numbers."""
+    writer.add_indexer_head_count(config["index_n_heads"])
+    writer.add_indexer_key_length(config["index_head_dim"])
+    writer.add_indexer_top_k(config["index_topk"])
+    every, first = config["index_topk_freq"], config["index_skip_topk_offset"]
+    full = [max(i - first + 1, 0) % every == 0 for i in range(config["num_hidden_layers"])]
+    writer.add_array("glm-dsa.attention.indexer.types", full)
 
 
 def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
@@ -175,7 +217,7 @@ def add_rope(writer: GGUFWriter, config: dict[str, Any]) -> None:
     elif kind == "dynamic":
         writer.add_rope_scaling_type(RopeScalingType.NONE)
         writer.add_rope_scaling_factor(1.0)
-    elif kind == "longrope":
+    elif kind == "longrope" and config["model_type"] == "phi3":
         writer.add_rope_scaling_attn_factors(longrope_attention(rope, config))
     elif kind == "yarn":
         writer.add_rope_scaling_type(RopeScalingType.YARN)

@@ -12,13 +12,13 @@ from gguf import get_tensor_name_map
 from tests.goldens import Golden
 from tests.goldens.gguf_families import GEMMAS, PAIRED, architecture
 from tests.goldens.gguf_hybrids import HYBRIDS, hybrid_name, hybrid_tensor, split_qkvz
-from tests.goldens.gguf_metadata import head_dim, rope_parameters, rope_theta
+from tests.goldens.gguf_metadata import head_dim, rope_parameters, rope_theta, spelled_out
 from tests.goldens.weights import Tensors
 
 
 def converted(golden: Golden) -> Tensors:
     """The tensors by GGUF name, in the converter's layout."""
-    config, family = golden.config, golden.case.family
+    config, family = spelled_out(golden.config), golden.case.family
     names = get_tensor_name_map(architecture(golden.case), config["num_hidden_layers"])
     heads = {"q_proj": config.get("num_attention_heads"), "k_proj": config.get("num_key_value_heads")}
     tensors = {}
@@ -40,6 +40,8 @@ def converted(golden: Golden) -> Tensors:
             gguf_name = "output.weight"  # also where every published model is tied
         assert gguf_name, f"llama.cpp has no name for {name!r}"
         tensors[gguf_name] = array
+    if family == "minicpm3":
+        tensors = in_other_constants(tensors, config)
     rope = rope_parameters(config)
     for length in ("short", "long"):
         if f"{length}_factor" in rope:
@@ -55,6 +57,18 @@ RENAMED |= {
     f"feed_forward.experts.w{i}": f"mlp.experts.{name}_proj" for i, name in ((1, "gate"), (3, "up"), (2, "down"))
 }
 RENAMED |= {f"shared_mlp.{name}_proj": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up")}
+
+RENAMED |= {".linear": "", "self_attn.query_key_value": "self_attn.qkv_proj"}
+
+
+def in_other_constants(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """llama.cpp multiplies MiniCPM3's embedding by 12, halves of blocks by 1.4 over the root of their number and the
+    last stream by 256 over its width, whatever the config says: the same model in those constants."""
+    assert config["scale_depth"] == 1.4
+    embed = config["scale_emb"] / 12
+    logits = config["dim_model_base"] / 256 / (embed if config["tie_word_embeddings"] else 1)
+    changed = {"token_embd.weight": embed, "output_norm.weight": logits}
+    return {**tensors, **{name: tensors[name] * np.float32(factor) for name, factor in changed.items()}}
 
 
 def stack_head_norms(tensors: Tensors) -> Tensors:
@@ -80,6 +94,10 @@ def stack_experts(tensors: Tensors) -> Tensors:
 def taken_apart(tensors: Tensors, config: dict[str, Any]) -> Tensors:
     """What a file holds as several tensors, or with other axes, under names as Hugging Face would have them."""
     found: Tensors = {}
+    if config["model_type"] == "gpt2":
+        tensors = as_linear(tensors)
+    if config["model_type"] == "glm":
+        tensors = as_chatglm(tensors)
     for name, array in tensors.items():
         for suffix, split in SPLITS.items():
             if name.endswith(suffix):
@@ -90,8 +108,32 @@ def taken_apart(tensors: Tensors, config: dict[str, Any]) -> Tensors:
     return found
 
 
+def as_linear(tensors: Tensors) -> Tensors:
+    """GPT-2's weights `[out, in]`."""
+    found = {}
+    for name, array in tensors.items():
+        module, _, kind = name.rpartition(".")
+        linear = module.endswith(("c_attn", "c_proj", "c_fc"))
+        found[f"{module}.linear.{kind}" if linear else name] = array.T if linear and kind == "weight" else array
+    return found
+
+
+def as_chatglm(tensors: Tensors) -> Tensors:
+    """Queries, keys and values together, as GLM-4's first checkpoints had them and not `transformers`'."""
+    parts, found = ("q_proj", "k_proj", "v_proj"), {}
+    for name, array in tensors.items():
+        if ".q_proj." in name:
+            together = np.concatenate([tensors[name.replace("q_proj", part)] for part in parts])
+            found[name.replace("q_proj", "query_key_value")] = together
+        elif not any(part in name for part in parts):
+            found[name] = array
+    return found
+
+
 def split_latents(array: np.ndarray, config: dict[str, Any]) -> Tensors:
-    """Latent attention: keys' `[H, R, N]` and values' `[H, V, R]`."""
+    """Latent attention: keys' `[H, R, N]` and values' `[H, V, R]`; of MiniCPM3 they stay together."""
+    if config["model_type"] == "minicpm3":
+        return {"kv_b_proj.weight": array}
     by_head = array.reshape(config["num_attention_heads"], -1, array.shape[-1])
     keys, values = np.split(by_head, [config["qk_nope_head_dim"]], axis=1)
     return {"k_b_proj.weight": keys.swapaxes(1, 2), "v_b_proj.weight": values}
