@@ -12,6 +12,7 @@ from gguf.quants import dequantize, quant_shape_to_byte_shape, quantize
 from tests.goldens import Golden, load_case
 from tests.goldens.cases import CASES
 from tests.goldens.gguf_families import architecture_name
+from tests.goldens.gguf_gemma4 import add_gemma4
 from tests.goldens.gguf_hybrids import HYBRIDS, add_hybrid, text_of
 from tests.goldens.gguf_metadata import add_rope, add_shape, spelled_out
 from tests.goldens.gguf_tensors import converted
@@ -49,7 +50,10 @@ def write_gguf(path: Path, golden: Golden, tensors: Tensors, quantise: str, spli
     writer = GGUFWriter(path, architecture_name(golden.case), split_max_tensors=per_file)
     writer.add_name(golden.name)
     writer.add_file_type(LlamaFileType.ALL_F32 if quantise == "F32" else LlamaFileType[f"MOSTLY_{quantise}"])
-    (add_hybrid if family in HYBRIDS else add_shape)(writer, config, family)
+    if family == "gemma4_text":
+        add_gemma4(writer, config)
+    else:
+        (add_hybrid if family in HYBRIDS else add_shape)(writer, config, family)
     add_rope(writer, config)
     add_vocabulary(writer, config, family)
     for name, array in tensors.items():

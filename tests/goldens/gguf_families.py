@@ -14,6 +14,7 @@ ARCHITECTURES = {
     "gemma": MODEL_ARCH.GEMMA,
     "gemma2": MODEL_ARCH.GEMMA2,
     "gemma3_text": MODEL_ARCH.GEMMA3,
+    "gemma4_text": MODEL_ARCH.GEMMA4,
     "phi": MODEL_ARCH.PHI2,
     "phi3": MODEL_ARCH.PHI3,
     "starcoder2": MODEL_ARCH.STARCODER2,

@@ -11,6 +11,7 @@ from gguf import get_tensor_name_map
 
 from tests.goldens import Golden
 from tests.goldens.gguf_families import GEMMAS, PAIRED, architecture
+from tests.goldens.gguf_gemma4 import full_divisors, gemma4_name
 from tests.goldens.gguf_hybrids import HYBRIDS, hybrid_name, hybrid_tensor, split_qkvz
 from tests.goldens.gguf_metadata import head_dim, rope_parameters, rope_theta, spelled_out
 from tests.goldens.weights import Tensors
@@ -35,7 +36,8 @@ def converted(golden: Golden) -> Tensors:
         known = name.replace("correction_bias", "correction.bias").replace("expert_bias", "expert_bias.bias")
         for ours, theirs in RENAMED.items():
             known = known.replace(ours, theirs)
-        gguf_name = names.get_name(hybrid_name(known), try_suffixes=(".weight", ".bias"))
+        known = gemma4_name(known) if family == "gemma4_text" else hybrid_name(known)
+        gguf_name = known if known.startswith("blk.") else names.get_name(known, try_suffixes=(".weight", ".bias"))
         if name == "lm_head.weight":
             gguf_name = "output.weight"  # also where every published model is tied
         assert gguf_name, f"llama.cpp has no name for {name!r}"
@@ -46,6 +48,8 @@ def converted(golden: Golden) -> Tensors:
     for length in ("short", "long"):
         if f"{length}_factor" in rope:
             tensors[f"rope_factors_{length}.weight"] = np.asarray(rope[f"{length}_factor"], np.float32)
+    if rope.get("rope_type") == "proportional":
+        tensors["rope_freqs.weight"] = full_divisors(config)
     if rope.get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_divisors(rope, head_dim(config), rope_theta(config))
     return tensors
@@ -58,7 +62,7 @@ RENAMED |= {
 }
 RENAMED |= {f"shared_mlp.{name}_proj": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up")}
 
-RENAMED |= {".linear": "", "self_attn.query_key_value": "self_attn.qkv_proj"}
+RENAMED |= {".linear.": ".", "self_attn.query_key_value": "self_attn.qkv_proj"}
 
 
 def in_other_constants(tensors: Tensors, config: dict[str, Any]) -> Tensors:
@@ -163,14 +167,17 @@ SPLITS: dict[str, Callable[[np.ndarray, dict[str, Any]], Tensors]] = {
         f"shared_mlp.{name}": part for name, part in split_halves(array, config).items()
     },
     # GPT-OSS: rows or columns in turn are a gate's and a value's.
-    "experts.gate_up_proj": lambda array, config: {
-        f"experts.{name}_proj.weight": array[..., i::2].swapaxes(1, 2) for i, name in enumerate(("gate", "up"))
+    "mlp.experts.gate_up_proj": lambda array, config: {
+        f"mlp.experts.{name}_proj.weight": array[..., i::2].swapaxes(1, 2) for i, name in enumerate(("gate", "up"))
     },
-    "experts.gate_up_proj_bias": lambda array, config: {
-        f"experts.{name}_proj.bias": array[:, i::2] for i, name in enumerate(("gate", "up"))
+    "mlp.experts.gate_up_proj_bias": lambda array, config: {
+        f"mlp.experts.{name}_proj.bias": array[:, i::2] for i, name in enumerate(("gate", "up"))
     },
-    "experts.down_proj": lambda array, config: {"experts.down_proj.weight": array.swapaxes(1, 2)},
-    "experts.down_proj_bias": lambda array, config: {"experts.down_proj.bias": array},
+    "mlp.experts.down_proj": lambda array, config: {"mlp.experts.down_proj.weight": array.swapaxes(1, 2)},
+    "mlp.experts.down_proj_bias": lambda array, config: {"mlp.experts.down_proj.bias": array},
+    # Gemma 4: as they are, with a kind.
+    "experts.gate_up_proj": lambda array, config: {"experts.gate_up_proj.weight": array},
+    "experts.down_proj": lambda array, config: {"experts.down_proj.weight": array},
     "self_attn.sinks": lambda array, config: {"self_attn.sinks.weight": array},
 }
 

@@ -11,6 +11,7 @@ from vjax.errors import CheckpointError, ModelError
 from vjax.loading.gguf import GGUFFile
 from vjax.loading.gguf_fields import Fields
 from vjax.loading.gguf_fixes import FIXES
+from vjax.loading.gguf_gemma4 import gemma4
 from vjax.loading.gguf_hybrids import HYBRID_FIXES
 from vjax.loading.gguf_latents import LATENT_FIXES
 
@@ -22,6 +23,7 @@ ARCHITECTURES = {
     "gemma": ("gemma", "GemmaForCausalLM"),
     "gemma2": ("gemma2", "Gemma2ForCausalLM"),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+    "gemma4": ("gemma4_text", "Gemma4ForCausalLM"),
     "phi2": ("phi", "PhiForCausalLM"),
     "phi3": ("phi3", "Phi3ForCausalLM"),
     "starcoder2": ("starcoder2", "Starcoder2ForCausalLM"),
@@ -70,6 +72,7 @@ UNUSED = {
     ("mamba2", "feed_forward_length"),
     ("qwen35moe", "feed_forward_length"),
 }
+VARYING = ("gemma4",)  # whose layers may differ in these: what it adds looks at all
 MAX_LAYERS = 10_000
 LONG = "rope_factors_long.weight"
 
@@ -101,7 +104,7 @@ def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
     window = fields.optional("attention.sliding_window", int)
     if window:
         hf["sliding_window"] = window
-    if fix := {**FIXES, **LATENT_FIXES, **HYBRID_FIXES}.get(architecture):
+    if fix := {**FIXES, **LATENT_FIXES, **HYBRID_FIXES, "gemma4": gemma4}.get(architecture):
         fix(hf, fields)
     return hf
 
@@ -139,7 +142,8 @@ def _of_some_layers(fields: Fields, name: str) -> int | None:
     """In a hybrid, a list with 0 for the layers that have no such part."""
     listed = fields.gguf.metadata.get(f"{fields.architecture}.{name}")
     present = [value for value in listed if value != 0] if isinstance(listed, list) else []
-    if present and type(present[0]) is int and all(value == present[0] for value in present):
+    varying = fields.architecture in VARYING or all(value == present[0] for value in present)
+    if present and type(present[0]) is int and varying:
         return present[0]
     return fields.optional(name, int)
 

@@ -7,7 +7,7 @@ import re
 from functools import reduce
 
 from vjax.loading.gguf_hybrid_names import BACKBONES, BARE, HYBRID_LAYERS, HYBRID_ROOTS
-from vjax.loading.gguf_own_names import OWN_LAYERS, OWN_ROOTS, STEMS
+from vjax.loading.gguf_own_names import OWN_BARE, OWN_LAYERS, OWN_ROOTS, STEMS
 
 ROOT = {
     "model.embed_tokens": "token_embd",
@@ -125,7 +125,7 @@ _STEM = r"(?:model\.layers|backbone\.layers|transformer\.h)"
 _HF = re.compile(_STEM + r"\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
 _GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
 _HF_BARE = re.compile(_STEM + r"\.(?P<layer>\d+)\.(?P<part>.+)")
-_GGUF_BARE = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>\w+)")
+_GGUF_BARE = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>[\w.]+)")
 
 
 def _layer_table(architecture: str) -> dict[str, str]:
@@ -138,10 +138,14 @@ def _roots(architecture: str) -> dict[str, str]:
     return reduce(operator.or_, (table.get(architecture, {}) for table in tables), ROOT)
 
 
+def _bare(architecture: str) -> dict[str, str]:
+    return BARE.get(architecture) or OWN_BARE.get(architecture, {})
+
+
 def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
     """The GGUF tensor that holds a Hugging Face one, with the index of an expert where it holds all of them.
     A name that the table does not know comes back as it is."""
-    bare, known = _HF_BARE.fullmatch(name), BARE.get(architecture, {})
+    bare, known = _HF_BARE.fullmatch(name), _bare(architecture)
     if bare and bare["part"] in known:
         return f"blk.{bare['layer']}.{known[bare['part']]}"
     match = _HF.fullmatch(name)
@@ -162,7 +166,7 @@ def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
 def to_hf_name(name: str, architecture: str) -> str | None:
     """The Hugging Face name of a GGUF tensor; None for one that the table does not know or that holds experts."""
     layers = "backbone.layers" if architecture in BACKBONES else STEMS.get(architecture, "model.layers")
-    bare, known = _GGUF_BARE.fullmatch(name), {gguf: hf for hf, gguf in BARE.get(architecture, {}).items()}
+    bare, known = _GGUF_BARE.fullmatch(name), {gguf: hf for hf, gguf in _bare(architecture).items()}
     if bare and bare["part"] in known:
         return f"{layers}.{bare['layer']}.{known[bare['part']]}"
     match = _GGUF.fullmatch(name)
