@@ -19,7 +19,9 @@ import pytest
 from tests.frontend.fakes import FakeEngine
 from tests.goldens import load_case
 from tests.goldens.cases import CASES, ENCODERS
-from tests.goldens.gguf import architecture_name, converted, write_gguf
+from tests.goldens.gguf import write_gguf
+from tests.goldens.gguf_families import architecture_name
+from tests.goldens.gguf_tensors import converted
 from tests.serving.fakes import fake_llm, running
 from vjax import cli
 from vjax.config import EngineConfig

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.goldens import Golden, checkpoint, load_case
-from tests.goldens.gguf import dequantised, gguf_case_names, gguf_checkpoint, taken_apart
+from tests.goldens.gguf import dequantised, gguf_case_names, gguf_checkpoint
 from tests.goldens.gguf_hybrids import text_of
+from tests.goldens.gguf_tensors import taken_apart
 from tests.goldens.weights import write_checkpoint
 from vjax.loading.checkpoint import load_params
 from vjax.loading.gguf import GGUFFile, open_gguf

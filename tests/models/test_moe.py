@@ -12,7 +12,8 @@ import pytest
 
 import vjax
 from tests.goldens import load_case
-from tests.goldens.gguf import converted, write_gguf
+from tests.goldens.gguf import write_gguf
+from tests.goldens.gguf_tensors import converted
 from tests.goldens.weights import write_checkpoint
 from vjax.errors import ModelError
 from vjax.models.model import Model

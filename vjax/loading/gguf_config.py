@@ -11,7 +11,9 @@ from vjax.errors import CheckpointError, ModelError
 from vjax.loading.gguf import GGUFFile
 from vjax.loading.gguf_fields import Fields
 from vjax.loading.gguf_fixes import FIXES
+from vjax.loading.gguf_gemma4 import gemma4
 from vjax.loading.gguf_hybrids import HYBRID_FIXES
+from vjax.loading.gguf_latents import LATENT_FIXES
 
 # GGUF architecture -> model_type, architectures[0]
 ARCHITECTURES = {
@@ -21,6 +23,7 @@ ARCHITECTURES = {
     "gemma": ("gemma", "GemmaForCausalLM"),
     "gemma2": ("gemma2", "Gemma2ForCausalLM"),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+    "gemma4": ("gemma4_text", "Gemma4ForCausalLM"),
     "phi2": ("phi", "PhiForCausalLM"),
     "phi3": ("phi3", "Phi3ForCausalLM"),
     "starcoder2": ("starcoder2", "Starcoder2ForCausalLM"),
@@ -49,6 +52,10 @@ ARCHITECTURES = {
     "olmo2": ("olmo2", "Olmo2ForCausalLM"),
     "exaone4": ("exaone4", "Exaone4ForCausalLM"),
     "hunyuan-dense": ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
+    "gpt2": ("gpt2", "GPT2LMHeadModel"),
+    "minicpm3": ("minicpm3", "MiniCPM3ForCausalLM"),
+    "chatglm": ("glm", "GlmForCausalLM"),
+    "glm-dsa": ("glm_moe_dsa", "GlmMoeDsaForCausalLM"),
     "mamba2": ("mamba2", "Mamba2ForCausalLM"),
     "granitehybrid": ("bamba", "BambaForCausalLM"),
     "falcon-h1": ("falcon_h1", "FalconH1ForCausalLM"),
@@ -65,7 +72,9 @@ UNUSED = {
     ("mamba2", "feed_forward_length"),
     ("qwen35moe", "feed_forward_length"),
 }
+VARYING = ("gemma4",)  # whose layers may differ in these: what it adds looks at all
 MAX_LAYERS = 10_000
+LONG = "rope_factors_long.weight"
 
 
 def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
@@ -95,7 +104,7 @@ def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
     window = fields.optional("attention.sliding_window", int)
     if window:
         hf["sliding_window"] = window
-    if fix := {**FIXES, **HYBRID_FIXES}.get(architecture):
+    if fix := {**FIXES, **LATENT_FIXES, **HYBRID_FIXES, "gemma4": gemma4}.get(architecture):
         fix(hf, fields)
     return hf
 
@@ -133,7 +142,8 @@ def _of_some_layers(fields: Fields, name: str) -> int | None:
     """In a hybrid, a list with 0 for the layers that have no such part."""
     listed = fields.gguf.metadata.get(f"{fields.architecture}.{name}")
     present = [value for value in listed if value != 0] if isinstance(listed, list) else []
-    if present and type(present[0]) is int and all(value == present[0] for value in present):
+    varying = fields.architecture in VARYING or all(value == present[0] for value in present)
+    if present and type(present[0]) is int and varying:
         return present[0]
     return fields.optional(name, int)
 
@@ -165,18 +175,19 @@ def _rope(fields: Fields) -> dict[str, Any]:
         hf["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     elif kind == "yarn":
         hf["rope_scaling"] = _yarn(fields, factor)
-    elif kind not in (None, "none"):
+    elif kind not in (None, "none") and not (kind == "longrope" and LONG in fields.gguf.names()):
         raise ModelError(f"{fields.gguf.path}: rope scaling {kind!r} is not supported; known: none, linear, yarn.")
     if "rope_freqs.weight" in fields.gguf.names():  # Llama 3.1's scaling, one divisor a frequency
         hf["rope_freq_factors"] = _freq_factors(fields.gguf, "rope_freqs.weight", rotated // 2)
-    if "rope_factors_long.weight" in fields.gguf.names():
+    if LONG in fields.gguf.names():
         hf["rope_scaling"] = {
             "rope_type": "longrope",
             "short_factor": _freq_factors(fields.gguf, "rope_factors_short.weight", rotated // 2),
-            "long_factor": _freq_factors(fields.gguf, "rope_factors_long.weight", rotated // 2),
+            "long_factor": _freq_factors(fields.gguf, LONG, rotated // 2),
             "attention_factor": fields.optional("rope.scaling.attn_factor", float) or 1.0,
         }
-        hf["original_max_position_embeddings"] = fields.integer("rope.scaling.original_context_length")
+        original = fields.optional("rope.scaling.original_context_length", int)
+        hf["original_max_position_embeddings"] = original or fields.integer("context_length")
     return hf
 
 

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vjax.loading.gguf_fields import Fields
+from vjax.loading.gguf_latents import mixture
 
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
-SOFTMAX = 1  # of `expert_gating_func`
-# Groups of experts and how many count, by whether routers score by sigmoid and the number of experts: what DeepSeek-V3
-# and V2 have, in files from before September 2025 that do not say.
-GROUPS = {(True, 256): (8, 4), (False, 160): (8, 3)}
 
 
 def _gemma2(hf: dict[str, Any], fields: Fields) -> None:
@@ -32,10 +29,10 @@ def _gemma3(hf: dict[str, Any], fields: Fields) -> None:
     is_27b = hf["num_hidden_layers"] == GEMMA3_27B_LAYERS
     hf["query_pre_attn_scalar"] = hf["hidden_size"] // hf["num_attention_heads"] if is_27b else hf["head_dim"]
     hf["final_logit_softcapping"] = fields.optional("final_logit_softcapping", float) or None
-    hf["layer_types"] = _layer_types(hf, fields, 6)
+    hf["layer_types"] = layer_types(hf, fields, 6)
 
 
-def _layer_types(hf: dict[str, Any], fields: Fields, default: int) -> list[str]:
+def layer_types(hf: dict[str, Any], fields: Fields, default: int) -> list[str]:
     """Which layers have the window, if there is one: as the file lists them, or all but one in so many."""
     key, layers = f"{fields.architecture}.attention.sliding_window_pattern", hf["num_hidden_layers"]
     pattern = fields.gguf.metadata.get(key, default)
@@ -88,49 +85,6 @@ def _lfm2(hf: dict[str, Any], fields: Fields) -> None:
     hf["block_auto_adjust_ff_dim"] = False  # the converter has done it
 
 
-def _deepseek2(hf: dict[str, Any], fields: Fields) -> None:
-    """DeepSeek-V2, V3 and what shares their form: told apart by how routers score."""
-    if fields.optional("expert_gating_func", int) in (None, SOFTMAX):
-        hf |= {"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"]}
-    sigmoid = hf["model_type"] == "deepseek_v3"
-    rotated = fields.integer("rope.dimension_count")
-    # Since April 2025 the two lengths are those of the latents, as the cache holds them.
-    width = fields.optional("attention.key_length_mla", int) or fields.integer("attention.key_length")
-    value = fields.optional("attention.value_length_mla", int) or fields.integer("attention.value_length")
-    hf |= _mixture(fields, sigmoid)
-    hf |= {
-        "q_lora_rank": fields.optional("attention.q_lora_rank", int),
-        "kv_lora_rank": fields.integer("attention.kv_lora_rank"),
-        "qk_rope_head_dim": rotated,
-        "qk_nope_head_dim": width - rotated,
-        "v_head_dim": value,
-    }
-    if not sigmoid:
-        del hf["norm_topk_prob"]
-        hf["topk_method"] = "group_limited_greedy" if hf["n_group"] > 1 else "greedy"
-    # llama.cpp scales all channels alike, which is what published configs say with two equal numbers.
-    multiplier = fields.optional("rope.scaling.yarn_log_multiplier", float)
-    if multiplier and "rope_scaling" in hf:
-        hf["rope_scaling"] |= {"mscale": multiplier * 10, "mscale_all_dim": multiplier * 10}
-
-
-def _mixture(fields: Fields, sigmoid: bool) -> dict[str, Any]:
-    """A mixture of experts as DeepSeek's configs describe it."""
-    experts = fields.integer("expert_count")
-    groups, used = GROUPS.get((sigmoid, experts), (1, 1))
-    return {
-        "n_routed_experts": experts,
-        "n_shared_experts": fields.optional("expert_shared_count", int),
-        "num_experts_per_tok": fields.integer("expert_used_count"),
-        "moe_intermediate_size": fields.integer("expert_feed_forward_length"),
-        "first_k_dense_replace": fields.optional("leading_dense_block_count", int) or 0,
-        "routed_scaling_factor": fields.optional("expert_weights_scale", float) or 1.0,
-        "n_group": fields.optional("expert_group_count", int) or groups,
-        "topk_group": fields.optional("expert_group_used_count", int) or used,
-        "norm_topk_prob": bool(fields.optional("expert_weights_norm", bool)),
-    }
-
-
 def _experts(hf: dict[str, Any], fields: Fields) -> None:
     """Their number under the names that most configs have, and an expert's width."""
     count, used = fields.integer("expert_count"), fields.integer("expert_used_count")
@@ -139,10 +93,12 @@ def _experts(hf: dict[str, Any], fields: Fields) -> None:
 
 
 def _llama(hf: dict[str, Any], fields: Fields) -> None:
-    """Mixtral has Llama's architecture there."""
+    """Mixtral has Llama's architecture there, and InternLM 3, whose outputs have no bias where queries may have one."""
     if fields.optional("expert_count", int):
         hf |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
         _experts(hf, fields)
+    elif hf["attention_bias"] and "blk.0.attn_output.bias" not in fields.gguf.names():
+        hf |= {"model_type": "internlm3", "architectures": ["InternLM3ForCausalLM"], "qkv_bias": True}
 
 
 def _qwen_moe(hf: dict[str, Any], fields: Fields) -> None:
@@ -182,14 +138,14 @@ def _olmo2(hf: dict[str, Any], fields: Fields) -> None:
     """OLMo 3 is OLMo 2 with windows there; what stretches the rope is for full layers only."""
     if "sliding_window" in hf:
         hf |= {"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"]}
-        hf["layer_types"] = _layer_types(hf, fields, 4)
+        hf["layer_types"] = layer_types(hf, fields, 4)
         base = fields.optional("rope.freq_base_swa", float) or hf["rope_theta"]
         full = {**hf.pop("rope_scaling", {}), "rope_theta": hf["rope_theta"]}
         hf["rope_parameters"] = {"full_attention": full, "sliding_attention": {"rope_theta": base}}
 
 
 def _exaone4(hf: dict[str, Any], fields: Fields) -> None:
-    hf["layer_types"] = _layer_types(hf, fields, 4)
+    hf["layer_types"] = layer_types(hf, fields, 4)
     hf.setdefault("sliding_window", None)  # the family has one by default
 
 
@@ -197,9 +153,20 @@ def _glm4(hf: dict[str, Any], fields: Fields) -> None:
     hf.setdefault("partial_rotary_factor", 1.0)  # the family's own default is a half
 
 
+def _chatglm(hf: dict[str, Any], fields: Fields) -> None:
+    """GLM-4's first release; queries, keys and values lie together where its own checkpoint was converted."""
+    hf["attention_bias"] = hf["attention_bias"] or "blk.0.attn_qkv.bias" in fields.gguf.names()
+    _glm4(hf, fields)
+
+
+def _gpt2(hf: dict[str, Any], fields: Fields) -> None:
+    hf["layer_norm_epsilon"], hf["n_inner"] = hf["rms_norm_eps"], hf["intermediate_size"]
+    hf["n_positions"] = hf["max_position_embeddings"]
+
+
 def _glm4_moe(hf: dict[str, Any], fields: Fields) -> None:
     """Layers that predict further tokens count as blocks there."""
-    hf |= _mixture(fields, sigmoid=True)
+    hf |= mixture(fields, sigmoid=True)
     hf["num_hidden_layers"] -= fields.optional("nextn_predict_layers", int) or 0
     hf["use_qk_norm"] = "blk.0.attn_q_norm.weight" in fields.gguf.names()
     _glm4(hf, fields)
@@ -257,7 +224,6 @@ FIXES: dict[str, Callable[[dict[str, Any], Fields], None]] = {
     "phi2": _phi2,
     "command-r": _cohere,
     "cohere2": _cohere,
-    "deepseek2": _deepseek2,
     "llama": _llama,
     "qwen2moe": _qwen_moe,
     "qwen3moe": _qwen_moe,
@@ -270,6 +236,8 @@ FIXES: dict[str, Callable[[dict[str, Any], Fields], None]] = {
     "seed_oss": _seed_oss,
     "ernie4_5": _ernie,
     "glm4": _glm4,
+    "chatglm": _chatglm,
+    "gpt2": _gpt2,
     "olmo2": _olmo2,
     "exaone4": _exaone4,
     "ernie4_5-moe": _ernie_moe,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from functools import reduce
 
 from vjax.loading.gguf_hybrid_names import BACKBONES, BARE, HYBRID_LAYERS, HYBRID_ROOTS
+from vjax.loading.gguf_own_names import OWN_BARE, OWN_LAYERS, OWN_ROOTS, STEMS
 
 ROOT = {
     "model.embed_tokens": "token_embd",
@@ -60,18 +63,6 @@ ARCHITECTURE = {
     "lfm2": LFM2,
     "lfm2moe": {**LFM2, "feed_forward.gate": "ffn_gate_inp", "feed_forward.expert": "exp_probs_b"},  # `expert_bias`
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-    "deepseek2": {
-        "self_attn.q_a_proj": "attn_q_a",
-        "self_attn.q_a_layernorm": "attn_q_a_norm",
-        "self_attn.q_b_proj": "attn_q_b",
-        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-        "self_attn.kv_a_layernorm": "attn_kv_a_norm",
-        "self_attn.kv_b_proj": "attn_kv_b",  # in files from before April 2025; then split in two:
-        "self_attn.k_b_proj": "attn_k_b",
-        "self_attn.v_b_proj": "attn_v_b",
-        "mlp.gate.e_score_correction": "exp_probs_b",
-        **SHARED,
-    },
     "llama": {"block_sparse_moe.gate": "ffn_gate_inp"},  # Mixtral
     "gpt-oss": {
         "post_attention_layernorm": "post_attention_norm",
@@ -130,24 +121,31 @@ EXPERT = {
 # So are StableLM's norms of each head.
 EXPERT |= {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 
-_HF = re.compile(r"(?:model|backbone)\.layers\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
+_STEM = r"(?:model\.layers|backbone\.layers|transformer\.h)"
+_HF = re.compile(_STEM + r"\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
 _GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
-_HF_BARE = re.compile(r"(?:model|backbone)\.layers\.(?P<layer>\d+)\.(?P<part>.+)")
-_GGUF_BARE = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>\w+)")
+_HF_BARE = re.compile(_STEM + r"\.(?P<layer>\d+)\.(?P<part>.+)")
+_GGUF_BARE = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>[\w.]+)")
 
 
 def _layer_table(architecture: str) -> dict[str, str]:
-    return {**LAYER, **ARCHITECTURE.get(architecture, {}), **HYBRID_LAYERS.get(architecture, {})}
+    tables = (ARCHITECTURE, OWN_LAYERS, HYBRID_LAYERS)
+    return reduce(operator.or_, (table.get(architecture, {}) for table in tables), LAYER)
 
 
 def _roots(architecture: str) -> dict[str, str]:
-    return {**ROOT, **ROOTS.get(architecture, {}), **HYBRID_ROOTS.get(architecture, {})}
+    tables = (ROOTS, OWN_ROOTS, HYBRID_ROOTS)
+    return reduce(operator.or_, (table.get(architecture, {}) for table in tables), ROOT)
+
+
+def _bare(architecture: str) -> dict[str, str]:
+    return BARE.get(architecture) or OWN_BARE.get(architecture, {})
 
 
 def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
     """The GGUF tensor that holds a Hugging Face one, with the index of an expert where it holds all of them.
     A name that the table does not know comes back as it is."""
-    bare, known = _HF_BARE.fullmatch(name), BARE.get(architecture, {})
+    bare, known = _HF_BARE.fullmatch(name), _bare(architecture)
     if bare and bare["part"] in known:
         return f"blk.{bare['layer']}.{known[bare['part']]}"
     match = _HF.fullmatch(name)
@@ -167,8 +165,8 @@ def to_gguf_name(name: str, architecture: str) -> str | tuple[str, int]:
 
 def to_hf_name(name: str, architecture: str) -> str | None:
     """The Hugging Face name of a GGUF tensor; None for one that the table does not know or that holds experts."""
-    layers = "backbone.layers" if architecture in BACKBONES else "model.layers"
-    bare, known = _GGUF_BARE.fullmatch(name), {gguf: hf for hf, gguf in BARE.get(architecture, {}).items()}
+    layers = "backbone.layers" if architecture in BACKBONES else STEMS.get(architecture, "model.layers")
+    bare, known = _GGUF_BARE.fullmatch(name), {gguf: hf for hf, gguf in _bare(architecture).items()}
     if bare and bare["part"] in known:
         return f"{layers}.{bare['layer']}.{known[bare['part']]}"
     match = _GGUF.fullmatch(name)

@@ -23,7 +23,7 @@ from vjax.loading.checkpoint import load_params, param_dtype
 from vjax.loading.dtypes import resolve_dtype
 from vjax.loading.gguf import GGUFFile, open_gguf
 from vjax.loading.gguf_config import hf_config_from_gguf
-from vjax.loading.gguf_names import to_gguf_name
+from vjax.loading.gguf_names import to_gguf_name, to_hf_name
 from vjax.loading.hf_config import read_hf_config, read_json_object
 from vjax.loading.mxfp4 import unpacking
 from vjax.loading.safetensors import open_safetensors
@@ -172,10 +172,13 @@ def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:
     def transform(name: str, values: np.ndarray) -> np.ndarray:
         return values if undo is None else undo(name, values, model.config)
 
+    unused = re.compile(model.family.unused)
+
     def beyond(name: str) -> bool:
         """Layers that predict further tokens come last."""
         block = re.match(r"blk\.(\d+)\.", name)
-        return block is not None and int(block[1]) >= model.config.num_layers
+        further = block is not None and int(block[1]) >= model.config.num_layers
+        return further or unused.fullmatch(to_hf_name(name, architecture) or name) is not None
 
     with closing(gguf):
         return load_params(

@@ -113,6 +113,11 @@ def block(
 
 
 FAMILY = Family(
-    name="DeepSeek-V3.2", architectures=("DeepseekV32ForCausalLM", GLM), config=config, params=params, block=block,
+    name="DeepSeek-V3.2",
+    architectures=("DeepseekV32ForCausalLM", GLM),
+    gguf=("glm-dsa",),
+    config=config,
+    params=params,
+    block=block,
     unused=r"model\.layers\.(61|78)\..*",  # predict further tokens
-)  # fmt: skip
+)

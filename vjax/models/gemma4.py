@@ -4,11 +4,12 @@ mixture of experts beside the MLP. Of a checkpoint that also sees and hears the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vjax.errors import ModelError
 from vjax.layers.attention import AttentionSpec, attend
@@ -24,7 +25,7 @@ from vjax.models.family import Family
 from vjax.models.hybrid import layer_types
 from vjax.models.moe_parts import experts_params
 from vjax.models.parts import decoder_params, gated_mlp_params, norm_params
-from vjax.models.spec import Source, Tree, merged, vector, weight
+from vjax.models.spec import Param, Source, Tree, merged, vector, weight
 from vjax.quant import matmul, rows
 
 LOCAL, FULL = KINDS = ("sliding_attention", "full_attention")
@@ -200,7 +201,7 @@ def _layer_params(config: Gemma4Config, i: int, prefix: str) -> Tree:
             "in_norm": norm_params(config, f"{prefix}.pre_feedforward_layernorm_2"),
             "out_norm": norm_params(config, f"{prefix}.post_feedforward_layernorm_2"),
             "mlp_out_norm": norm_params(config, f"{prefix}.post_feedforward_layernorm_1"),
-            **experts_params(config, f"{prefix}.experts", ("gate_proj", "up_proj", "down_proj")),
+            **_experts_params(config, f"{prefix}.experts"),
         }
     if narrow:
         made["own"] = {
@@ -209,6 +210,19 @@ def _layer_params(config: Gemma4Config, i: int, prefix: str) -> Tree:
             "norm": norm_params(config, f"{prefix}.post_per_layer_input_norm"),
         }
     return made
+
+
+def _experts_params(config: Gemma4Config, prefix: str) -> dict[str, Param]:
+    """GGUF files have them fused as well, under names with a kind."""
+
+    def with_kind(param: Param) -> Param:
+        (source,) = param.sources
+        # A conversion, if only of nothing, keeps them from staying packed.
+        named = replace(source, name=f"{source.name}.weight", convert=np.asarray)
+        return replace(param, or_else=replace(param, sources=(named,)))
+
+    made = experts_params(config, prefix, ("gate_proj", "up_proj", "down_proj"))
+    return {name: replace(param, or_else=with_kind(param.or_else)) for name, param in made.items() if param.or_else}
 
 
 def _attention_params(config: Gemma4Config, i: int, prefix: str) -> Tree:
@@ -287,6 +301,7 @@ def _experts(w: Tree, x: jax.Array, config: Gemma4Config) -> jax.Array:
 FAMILY = Family(
     name="Gemma 4 (text)",
     architectures=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+    gguf=("gemma4",),
     config=config,
     params=params,
     block=block,

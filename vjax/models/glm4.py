@@ -30,7 +30,7 @@ def params(config: ModelConfig) -> Tree:
         prefix = f"model.layers.{i}"
         tree = {
             "attention_norm": norm_params(config, f"{prefix}.input_layernorm"),
-            "attention": attention_params(config, f"{prefix}.self_attn"),
+            "attention": _attention_params(config, f"{prefix}.self_attn"),
             "mlp_norm": norm_params(config, f"{prefix}.post_attention_layernorm"),
             "mlp": gated_mlp_params(config, f"{prefix}.mlp", fused="gate_up_proj"),
         }
@@ -40,6 +40,13 @@ def params(config: ModelConfig) -> Tree:
         return tree
 
     return decoder_params(config, tuple(layer(i) for i in range(config.num_layers)))
+
+
+def _attention_params(config: ModelConfig, prefix: str) -> Tree:
+    """Queries, keys and values apart, or together as a GGUF file of the first release has them."""
+    apart = attention_params(config, prefix)
+    together = attention_params(config, prefix, fused="query_key_value")
+    return {name: replace(param, or_else=together[name]) for name, param in apart.items()}
 
 
 def block(
@@ -56,5 +63,5 @@ FAMILY = Family(
     config=config,
     params=params,
     block=block,
-    gguf=("glm4",),
+    gguf=("glm4", "chatglm"),
 )

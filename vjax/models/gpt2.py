@@ -3,8 +3,10 @@ disk, with queries, keys and values side by side."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from vjax.errors import ModelError
@@ -12,8 +14,8 @@ from vjax.layers.attention import AttentionSpec
 from vjax.models import llama
 from vjax.models.config import ModelConfig, config_from_hf, head_width, layer_count, number, positive
 from vjax.models.family import Family
-from vjax.models.parts import decoder_params, norm_params
-from vjax.models.spec import Axes, Param, Source, Tree, merged, vector
+from vjax.models.parts import attention_params, decoder_params, mlp_params, norm_params
+from vjax.models.spec import Axes, Param, Source, Tree, is_param, merged, vector
 
 NAMES = {
     "n_embd": "hidden_size",
@@ -74,10 +76,20 @@ def params(config: ModelConfig) -> Tree:
             "attention_norm": norm_params(config, f"{prefix}.ln_1"),
             "mlp_norm": norm_params(config, f"{prefix}.ln_2"),
         }
-        return {**norms, "attention": attention, "mlp": mlp}
+        # GGUF files hold weights as linear layers do, under names that say so here.
+        linear = {
+            "attention": attention_params(config, f"{prefix}.attn", fused="c_attn.linear", o="c_proj.linear"),
+            "mlp": mlp_params(config, f"{prefix}.mlp", "c_fc.linear", "c_proj.linear"),
+        }
+        return {**norms, **_either({"attention": attention, "mlp": mlp}, linear)}
 
     layers = tuple(layer(i) for i in range(config.num_layers))
     return decoder_params(config, layers, "transformer.", embed="wte", final_norm="ln_f", positions="wpe")
+
+
+def _either(tree: Tree, other: Tree) -> Tree:
+    """The parameters as stored one way or the other."""
+    return jax.tree.map(lambda param, form: replace(param, or_else=form), tree, other, is_leaf=is_param)
 
 
 def _transposed(name: str, shape: tuple[int, int], axes: Axes) -> Param:
@@ -97,6 +109,7 @@ def _qkv(name: str, heads: int, dim: int, width: int) -> Param:
 FAMILY = Family(
     name="GPT-2",
     architectures=("GPT2LMHeadModel",),
+    gguf=("gpt2",),
     config=config,
     params=params,
     block=llama.block,

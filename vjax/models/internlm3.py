@@ -20,4 +20,5 @@ FAMILY = Family(
     config=config,
     params=llama.params,
     block=llama.block,
+    gguf_tensor=llama.gguf_tensor,
 )

@@ -42,5 +42,10 @@ def config(hf: dict[str, Any]) -> MLAConfig:
 
 
 FAMILY = Family(
-    name="MiniCPM3", architectures=("MiniCPM3ForCausalLM",), config=config, params=params, block=block
-)  # fmt: skip
+    name="MiniCPM3",
+    architectures=("MiniCPM3ForCausalLM",),
+    gguf=("minicpm3",),
+    config=config,
+    params=params,
+    block=block,
+)

@@ -8,7 +8,7 @@ To add a family:
    case whose logits do not move without it.
 2. `pip install torch==2.13.0 transformers==5.24.0` (the `oracle` extra), then
    `python -m tests.goldens.generate NAME ...` writes `tests/goldens/data/NAME.npz` (under 30 KB each). Commit it.
-3. If llama.cpp has the family, say in `gguf.py` what it calls it and what its converter changes; else set `gguf=False`.
+3. If llama.cpp has the family, say in `gguf_*.py` what it calls it and what its converter changes; else `gguf=False`.
 
 Every test parametrised over `case_names()` then covers the new cases. Nothing but the generator needs transformers.
 Token ids 0 to 2 are special (unknown, bos, eos): prompts do not contain them and greedy paths never reach the eos.

@@ -141,7 +141,6 @@ GEMMA4 = (
             {"rope_parameters": {**GEMMA4_ROPES, "full_attention": ALL_TURNING}},
             {"final_logit_softcapping": None},
         ),
-        gguf=False,
     ),
     Case(
         "gemma4-moe",
@@ -156,6 +155,5 @@ GEMMA4 = (
             moe_intermediate_size=21,
         ),
         switches=({"sliding_window": 6}, {"top_k_experts": 1}),
-        gguf=False,
     ),
 )

@@ -136,12 +136,12 @@ def gpt2(**fields: Any) -> Config:
 
 
 GPT2 = (
-    Case("gpt2", gpt2(activation_function="gelu_new"), switches=({"activation_function": "relu"},), gguf=False),
+    Case("gpt2", gpt2(activation_function="gelu_new"), switches=({"activation_function": "relu"},)),
     Case(
         "gpt2-scaled",
         gpt2(n_inner=77, scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False),
         switches=({"scale_attn_by_inverse_layer_idx": False}, {"scale_attn_weights": False}),
-        gguf=False,
+        gguf=False,  # llama.cpp knows of neither
     ),
 )
 

@@ -40,7 +40,6 @@ MINICPM3 = (
             {"scale_depth": 1.0},
             {"dim_model_base": 44},
         ),
-        gguf=False,
     ),
 )
 
@@ -207,7 +206,6 @@ SPARSE = (
             index_skip_topk_offset=1,
         ),
         switches=({"index_topk": 6},),
-        gguf=False,
     ),
 )
 

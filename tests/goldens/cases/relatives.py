@@ -168,7 +168,7 @@ GLM4 = (
         attention_bias=True,
         rms_norm_eps=1.5625e-7,
     ),
-    case("glm", "GlmForCausalLM", "glm", {"partial_rotary_factor": 1.0}, head_dim=12, attention_bias=True, gguf=False),
+    case("glm", "GlmForCausalLM", "glm", {"partial_rotary_factor": 1.0}, head_dim=12, attention_bias=True),
 )
 INTERNLM3 = (
     case(
@@ -186,7 +186,6 @@ INTERNLM3 = (
             use_sliding_window=False,
             rope_scaling={"rope_type": "linear", "factor": 3.0},
         ),
-        gguf=False,
     ),
 )
 INTERNLM2_NAMES = {
