@@ -146,7 +146,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             if self.truncate_prompt_tokens == 0:
                 raise RequestError("truncate_prompt_tokens must be -1 or at least 1, got 0.", "truncate_prompt_tokens")
         if self.truncation_side not in (None, "left", "right"):
-            raise RequestError(f"truncation_side must be left or right, got {self.truncation_side!r}.", "truncation_side")
+            raise RequestError(
+                f"truncation_side must be left or right, got {self.truncation_side!r}.", "truncation_side"
+            )  # fmt: skip
         _integer(self.stream_interval, "stream_interval", 1, 2**31 - 1)
         if self.greedy and self.n > 1:
             raise RequestError(f"n must be 1 when temperature is 0, got {self.n}.", "n")

@@ -107,7 +107,8 @@ class Graphs:
             compiled = self._ready.get(key)
             if compiled is not None:
                 return key, compiled
-        if decode and keys[0] in self._pending and (stand_in := self._prefill_for(size, edits)) is not None:
+        plain = decode and not chosen_logprobs
+        if plain and keys[0] in self._pending and (stand_in := self._prefill_for(size, edits)) is not None:
             return stand_in
         started = time.monotonic()
         compiled = self._now(keys[0])

@@ -42,7 +42,8 @@ def step(
     where a row wants them. `processed`: logprobs after penalties and temperature instead of the model's own.
 
     Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), or `[S, 1]` without `top`;
-    with `chosen_logprobs` the bits of these follow in each row, and with `prompt_logprobs` there is also `{"prompt": int32 [T, 2 + 2 * top]}`.
+    with `chosen_logprobs` the bits of these follow in each row, and with `prompt_logprobs` there is also
+    `{"prompt": int32 [T, 2 + 2 * top]}`.
     """
     f = layout.unpack(buffer)
     rows, positions, tokens, state = _place(f, state, layout, len(model.config.windows))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vjax.engine.messages import EngineLimits, EngineRequest
 from vjax.errors import RequestError
+from vjax.frontend.beam_search import BeamSearchParams
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class PreparedRequest:
     params: SamplingParams
     children: list[EngineRequest]
     arrival_time: float
+    beam: BeamSearchParams | None = None  # then `params` and `children` only say what its steps have in common
 
 
 class InputProcessor:

@@ -18,10 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vjax.serving.errors import ApiError, error_response
 from vjax.serving.service import Service
 
-PROTECTED = ("/v1",)
+PROTECTED = ("/v1", "/inference", "/invocations", "/generative_scoring")
 ALWAYS_OPEN = {"/version", "/metrics"}
 UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
-GENERATING = {"/v1/completions", "/v1/chat/completions"}
+GENERATING = {
+    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages",
+    "/inference/v1/generate", "/invocations", "/generative_scoring",
+}  # fmt: skip
 
 
 def _path(scope: Scope) -> str:
@@ -36,7 +39,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 class Auth:
-    """Bearer tokens for `/v1`. Nothing is asked for without keys."""
+    """Bearer tokens for what generates. Nothing is asked for without keys."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self.app = app

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 from fastapi.responses import Response, StreamingResponse
 
-from vjax.outputs import RequestOutput
+from vjax.outputs import RequestMetrics, RequestOutput
+from vjax.serving.details import fingerprint, timings
 from vjax.serving.errors import as_api_error, error_body
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
+from vjax.serving.service import Service
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,11 +26,17 @@ class Usage:
     prompt_tokens: dict[int, int] = field(default_factory=dict)  # by place in the batch
     cached_tokens: dict[int, int] = field(default_factory=dict)
     completion_tokens: int = 0
+    lengths: dict[tuple[int, int], int] = field(default_factory=dict)  # of continuations, by prompt and index
+    times: RequestMetrics | None = None
 
     def add(self, place: int, output: RequestOutput, hidden: bool = False) -> None:
         """Take in an output that holds new tokens only: a delta, or the final one. `hidden` tokens do not count."""
         self.prompt_tokens[place] = len(output.prompt_token_ids)
         self.cached_tokens[place] = output.num_cached_tokens
+        self.times = output.metrics
+        for one in output.outputs:
+            key = (place, one.index)
+            self.lengths[key] = self.lengths.get(key, 0) + len(one.token_ids)
         if not hidden:
             self.completion_tokens += sum(len(one.token_ids) for one in output.outputs)
 
@@ -43,6 +51,16 @@ class Usage:
             "total_tokens": prompt + self.completion_tokens,
             "prompt_tokens_details": details,
         }
+
+
+def closing(service: Service, usage: Usage) -> dict[str, Any]:
+    """The fields at the end of an answer: on its last chunk, or on the whole."""
+    fields: dict[str, Any] = {}
+    if service.options.fingerprint_mode != "none":
+        fields["system_fingerprint"] = fingerprint(service)
+    if service.options.enable_per_request_metrics and usage.times is not None and len(usage.prompt_tokens) == 1:
+        fields["metrics"] = timings(usage.times, max(usage.lengths.values(), default=0))
+    return fields
 
 
 def usage_wanted(request: GenerationRequest, options: ServerOptions) -> tuple[bool, bool]:
