@@ -110,7 +110,9 @@ class FakeEngine:
         return EngineOutput(
             request.request_id,
             [token],
-            new_logprobs=[row(token, request.params.logprob_token_ids)] if request.params.logprobs is not None else None,
+            new_logprobs=[row(token, request.params.logprob_token_ids)]
+            if request.params.logprobs is not None
+            else None,
             prompt_logprobs=prompt and [row(one) for one in prompt],
             finish_reason=reason,
             stop_reason=stop_reason,

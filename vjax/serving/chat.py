@@ -48,11 +48,14 @@ async def create_chat_completion(body: ChatRequest, request: Request) -> Respons
     return json_response(await chat.answer(request, prepared))
 
 
-async def open_chat(service: Service, body: ChatRequest, id: str) -> tuple[Chat, PreparedRequest]:
-    """A chat that passed every check, and its engine request. The other dialects come this way too."""
+async def open_chat(
+    service: Service, body: ChatRequest, id: str, most: int | None = None
+) -> tuple[Chat, PreparedRequest]:
+    """A chat that passed every check, and its engine request. The other dialects come this way too: `most` bounds the
+    output where they say how much that may be, not how much it must have room for."""
     model = service.check_model(body.model)
     body.refuse_unsupported()
-    chat = Chat(service, body, model, id)
+    chat = Chat(service, body, model, id, most)
     return chat, await chat.prepare(await render(service, body))
 
 
@@ -145,7 +148,8 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
 class Chat:
     """One request on its way to answers."""
 
-    def __init__(self, service: Service, body: ChatRequest, model: str, id: str) -> None:
+    def __init__(self, service: Service, body: ChatRequest, model: str, id: str, most: int | None = None) -> None:
+        self.most = service.max_new_tokens if most is None else most
         self.service, self.body, self.model, self.id = service, body, model, id
         self.created = int(time.time())
         last = body.messages[-1]
@@ -165,7 +169,7 @@ class Chat:
             params,
             self.id,
             body,
-            default_max_tokens=self.service.max_new_tokens,
+            default_max_tokens=self.most,
             add_special_tokens=body.add_special_tokens,
         )
 

@@ -100,7 +100,7 @@ class GenerationRequest(BaseModel):
         changes["output_kind"] = "delta" if self.stream else "final_only"
         if self.use_beam_search:
             return SamplingParams(temperature=0.0, **self._given(WITH_BEAMS), **changes)
-        return defaults.clone(**self._given(SAMPLING), extra_args=self.vllm_xargs, **changes)
+        return defaults.clone(**{**self._given(SAMPLING), "extra_args": self.vllm_xargs, **changes})
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self, name)) is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,26 @@ def usage_wanted(request: GenerationRequest, options: ServerOptions) -> tuple[bo
 
 def json_response(body: Any) -> Response:
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def named_events(
+    events: AsyncGenerator[dict[str, Any], None], on_error: Callable[[Exception], dict[str, Any]]
+) -> StreamingResponse:
+    """Server-sent events that bear their `type` as name. An error on the way becomes one more."""
+
+    def line(event: dict[str, Any]) -> bytes:
+        return b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for event in events:
+                yield line(event)
+        except Exception as error:
+            yield line(on_error(error))
+        finally:
+            await events.aclose()
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
 def stream_response(chunks: AsyncGenerator[dict[str, Any], None]) -> StreamingResponse:
