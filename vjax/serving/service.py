@@ -21,6 +21,7 @@ from vjax.serving.errors import ApiError
 from vjax.serving.metrics import Metrics
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
+from vjax.serving.responses_store import ResponseStore
 
 if TYPE_CHECKING:
     from vjax.frontend.async_llm import AsyncLLM
@@ -48,6 +49,7 @@ class Service:
         self.metrics = Metrics(self.names[0], llm.stats)
         self.defaults = SamplingParams()
         self.max_new_tokens: int | None = None  # of the model's generation_config.json
+        self.responses = ResponseStore(options.responses_store)
         self.ready = False
         self.load = 0  # HTTP requests being answered
         self._running: set[str] = set()
