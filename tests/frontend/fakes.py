@@ -88,7 +88,7 @@ class FakeEngine:
             raise RuntimeError("the device fell over")
         if start == b"!exit":
             os._exit(7)
-        if start == b"!fail" and done == 2:
+        if start.rstrip(b">") == b"!fail" and done == 2:
             del self.running[request.request_id]
             return EngineOutput(request.request_id, [], finish_reason="error", error="no luck")
         token = letter(request.prompt_token_ids, done)

@@ -47,7 +47,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     reply.start()
     _finish(reply, await chat.answer(request, prepared))
     if stored:
-        store.add(entry)
+        _keep(store, entry)
     return json_response(reply.response)
 
 
@@ -69,6 +69,7 @@ async def cancel_response(id: str, request: Request) -> Response:
     if not stored.reply.over:
         stored.task.cancel()
         await asyncio.wait([stored.task])
+        _cancelled(stored)  # a task that had not begun did not do it
     return json_response(stored.reply.response)
 
 
@@ -129,9 +130,18 @@ async def _kept(
     """The same events; the answer is kept before its last one is sent."""
     async with aclosing(events):
         async for event in events:
-            if entry.reply.over and entry.reply.response["store"]:
-                store.add(entry)
+            if entry.reply.over and entry.reply.response["store"] and "response" in event:
+                _keep(store, entry)
+                event["response"]["store"] = entry.reply.response["store"]
             yield event
+
+
+def _keep(store: ResponseStore, entry: Stored) -> None:
+    """An answer that was made is given, whether or not it can be kept."""
+    try:
+        store.add(entry)
+    except ApiError:
+        entry.reply.response["store"] = False
 
 
 def _background(store: ResponseStore, entry: Stored, chat: Chat, prepared: PreparedRequest, streamed: bool) -> Response:
@@ -143,6 +153,12 @@ def _background(store: ResponseStore, entry: Stored, chat: Chat, prepared: Prepa
     return named_events(entry.follow(), entry.reply.error_event) if streamed else queued
 
 
+def _cancelled(entry: Stored) -> None:
+    if not entry.reply.over:
+        for event in entry.reply.cancel():
+            entry.tell(event)
+
+
 async def _work(store: ResponseStore, entry: Stored, chat: Chat, prepared: PreparedRequest) -> None:
     reply = entry.reply
     try:
@@ -151,9 +167,7 @@ async def _work(store: ResponseStore, entry: Stored, chat: Chat, prepared: Prepa
                 store.grow(entry, entry.tell(event))
         store.measure(entry)
     except asyncio.CancelledError:
-        if not reply.over:
-            for event in reply.cancel():
-                entry.tell(event)
+        _cancelled(entry)
     except Exception as error:  # it does not fit into the store
         for event in reply.fail(error):
             entry.tell(event)

@@ -170,14 +170,14 @@ class Reply:
         index = len(self.response["output"]) - 1
         return self._event(f"response.{name}", output_index=index, item=copy.deepcopy(self._item))
 
-    def _of_item(self, name: str, **fields: Any) -> Event:
+    def _of_item(self, name: str, /, **fields: Any) -> Event:
         index = len(self.response["output"]) - 1
         return self._event(f"response.{name}", item_id=self._item["id"], output_index=index, **fields)
 
-    def _of_part(self, name: str, **fields: Any) -> Event:
+    def _of_part(self, name: str, /, **fields: Any) -> Event:
         return self._of_item(name, content_index=0, **fields)
 
-    def _event(self, name: str, **fields: Any) -> Event:
+    def _event(self, name: str, /, **fields: Any) -> Event:
         event = {"type": name, "sequence_number": self.sequence, **fields}
         self.sequence += 1
         return event
