@@ -165,6 +165,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         _ids(self.logprob_token_ids, "logprob_token_ids", MAX_LOGPROB_IDS)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids must not be empty.", "allowed_token_ids")
+        check_extra_args(self.extra_args)
         if len(self.bad_words or ()) > MAX_BAD_WORDS:
             raise RequestError(f"bad_words holds at most {MAX_BAD_WORDS} entries.", "bad_words")
         if len(self.logit_bias or ()) > MAX_BIASES:
@@ -193,6 +194,16 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         if unknown:
             raise RequestError(f"unknown sampling parameter {sorted(unknown)[0]!r}.", sorted(unknown)[0])
         return cls(**values)
+
+
+def check_extra_args(values: Any, name: str = "extra_args") -> None:
+    """Refuse what cannot travel to the engine, such as integers of more than 64 bits."""
+    if values is None:
+        return
+    try:
+        msgspec.msgpack.encode(values)
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"{name}: {error}.", name) from None
 
 
 def _repetition_detection(values: Mapping[str, Any]) -> RepetitionDetection:

@@ -28,14 +28,19 @@ DEFAULT_MAX_TOKENS = 16
 
 @router.post("/v1/completions")
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
-    service = get_service(request)
-    model = service.check_model(body.model)
-    body.refuse_unsupported()
-    completion = _Completion(service, body, model, service.response_id("cmpl", request, body.request_id))
-    batch = await completion.prepare()
+    completion, batch = await open_completion(body, request)
     if body.stream:
         return stream_response(completion.chunks(batch))
     return json_response(await completion.answer(request, batch))
+
+
+async def open_completion(body: CompletionRequest, request: Request) -> tuple[Completion, list[PreparedRequest]]:
+    """A completion that passed every check, and its engine requests."""
+    service = get_service(request)
+    model = service.check_model(body.model)
+    body.refuse_unsupported()
+    completion = Completion(service, body, model, service.response_id("cmpl", request, body.request_id))
+    return completion, await completion.prepare()
 
 
 def split_prompts(prompt: Any) -> list[str | list[int]]:
@@ -50,7 +55,7 @@ def split_prompts(prompt: Any) -> list[str | list[int]]:
     return prompts
 
 
-class _Completion:
+class Completion:
     """One HTTP request: `n` continuations of each of its prompts."""
 
     def __init__(self, service: Service, body: CompletionRequest, model: str, id: str) -> None:

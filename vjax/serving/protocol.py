@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vjax.errors import RequestError
-from vjax.sampling_params import SamplingParams
+from vjax.sampling_params import SamplingParams, check_extra_args
 
 # Request field -> SamplingParams field, where both mean the same.
 SAMPLING = (
@@ -100,6 +100,7 @@ class GenerationRequest(BaseModel):
         changes["output_kind"] = "delta" if self.stream else "final_only"
         if self.use_beam_search:
             return SamplingParams(temperature=0.0, **self._given(WITH_BEAMS), **changes)
+        check_extra_args(self.vllm_xargs, "vllm_xargs")
         return defaults.clone(**{**self._given(SAMPLING), "extra_args": self.vllm_xargs, **changes})
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
