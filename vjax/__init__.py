@@ -8,6 +8,7 @@ from vjax.version import __version__
 
 if TYPE_CHECKING:
     from vjax.config import EngineConfig
+    from vjax.frontend.beam_search import BeamSearchParams
     from vjax.llm import LLM
     from vjax.loading.load import load
     from vjax.models.model import Model
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "BeamSearchParams",
     "CompletionOutput",
     "EngineConfig",
     "Logprob",
@@ -29,6 +31,7 @@ __all__ = [
 # Resolved on first use: `vjax --help` and the HTTP front end must not wait for JAX.
 _HOMES = {
     "LLM": "vjax.llm",
+    "BeamSearchParams": "vjax.frontend.beam_search",
     "CompletionOutput": "vjax.outputs",
     "EngineConfig": "vjax.config",
     "Logprob": "vjax.outputs",

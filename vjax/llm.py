@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
 
 from vjax.config import EngineConfig
 from vjax.engine.messages import EngineOutput
-from vjax.errors import ModelError, RequestError
+from vjax.errors import ModelError, RequestError, VjaxError
+from vjax.frontend.beam_search import Beams, BeamSearchOutput, BeamSearchParams
 from vjax.frontend.files import FrontendFiles
 from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt, check_ids, check_text, split_prompt
 from vjax.frontend.outputs import OutputProcessor
@@ -134,6 +135,40 @@ class LLM:
         ]
         # The template writes BOS itself.
         return self._generate(prompts, sampling_params, use_tqdm, None, add_special_tokens=False)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """The `params.beam_width` best continuations of each prompt, the best first. `params.max_tokens` is cut to what
+        the context leaves. Raises `RequestError` for a bad prompt, before any of them starts."""
+        if self._encoder is not None:
+            raise RequestError("this model encodes; use LLM.encode.")
+        params.check_against(self._inputs.limits.max_logprobs)
+        searches = [self._beams(prompt, params) for prompt in _as_list(prompts)]
+        step = params.step_params()
+        with tqdm(total=params.max_tokens, desc="Beam search", disable=not use_tqdm, dynamic_ncols=True) as bar:
+            while open_ := [beams for beams in searches if beams.live]:
+                prompts = [beam.tokens for beams in open_ for beam in beams.live]
+                outputs = iter(self._generate(prompts, step, False, None, add_special_tokens=False))
+                for beams in open_:
+                    rows = [next(outputs).outputs[0].logprobs for _ in beams.live]
+                    if not all(rows):
+                        raise VjaxError("a beam failed in the engine; see the log.")
+                    beams.advance([row[0] for row in rows if row])
+                bar.update()
+        return [self._beam_output(beams) for beams in searches]
+
+    def _beams(self, prompt: Prompt, params: BeamSearchParams) -> Beams:
+        prepared = self._inputs.process("", prompt, params.step_params())
+        room = self._inputs.limits.max_model_len - len(prepared.prompt_token_ids)
+        params = replace(params, max_tokens=min(params.max_tokens, room))
+        return Beams(prepared.prompt_token_ids, params, self._inputs.eos_token_ids)
+
+    def _beam_output(self, beams: Beams) -> BeamSearchOutput:
+        best, tokenizer = beams.best(), self._files.tokenizer
+        for sequence in best:
+            sequence.text = None if tokenizer is None else tokenizer.decode(beams.text_ids(sequence))
+        return BeamSearchOutput(best)
 
     def encode(
         self, prompts: Prompt | Sequence[Prompt], *, pooling_task: Task | None = None, use_tqdm: bool = True

@@ -17,8 +17,30 @@ MAX_BIASES = 1024
 MAX_ALLOWED_IDS = 1024
 MAX_STOP_IDS = 128
 MAX_BAD_WORDS = 128
+MAX_LOGPROB_IDS = 128
+MAX_PATTERN = 4096  # tokens that `repetition_detection` may look back over
 
 OutputKind = Literal["cumulative", "delta", "final_only"]
+
+
+class RepetitionDetection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Ends a request whose last tokens are one pattern, of `min_pattern_size` to `max_pattern_size` tokens, at least
+    `min_count` times in a row. A `max_pattern_size` of 0 turns it off."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 2
+
+    def __post_init__(self) -> None:
+        _integer(self.max_pattern_size, "repetition_detection.max_pattern_size", 0, MAX_PATTERN)
+        _integer(self.min_pattern_size, "repetition_detection.min_pattern_size", 0, self.max_pattern_size)
+        _integer(self.min_count, "repetition_detection.min_count", 2, MAX_PATTERN)
+        if self.max_pattern_size * self.min_count > MAX_PATTERN:
+            raise RequestError(
+                f"repetition_detection may look back over {MAX_PATTERN} tokens, not max_pattern_size * min_count = "
+                f"{self.max_pattern_size * self.min_count}.",
+                "repetition_detection",
+            )
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -44,6 +66,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None  # their logprobs instead of those of the likeliest tokens
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     detokenize: bool = True
@@ -51,6 +74,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None  # which end a prompt loses; left by default
+    repetition_detection: RepetitionDetection | None = None
+    stream_interval: int = 1  # tokens between two outputs of kind delta
     output_kind: OutputKind = "cumulative"
     skip_reading_prefix_cache: bool | None = None
     extra_args: dict[str, Any] | None = None
@@ -80,6 +106,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
                 _token_id(k, "logit_bias"): min(100.0, max(-100.0, _finite(v, "logit_bias")))
                 for k, v in self.logit_bias.items()
             }
+        if self.logprob_token_ids:
+            self.logprobs = 0
+        if isinstance(self.repetition_detection, Mapping):
+            self.repetition_detection = _repetition_detection(self.repetition_detection)
         if isinstance(self.temperature, (int, float)) and GREEDY_BELOW <= self.temperature < LOWEST_TEMPERATURE:
             self.temperature = LOWEST_TEMPERATURE
         if _is_number(self.temperature) and 0 <= self.temperature < GREEDY_BELOW:
@@ -115,6 +145,11 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             _integer(self.truncate_prompt_tokens, "truncate_prompt_tokens", -1, 2**31 - 1)
             if self.truncate_prompt_tokens == 0:
                 raise RequestError("truncate_prompt_tokens must be -1 or at least 1, got 0.", "truncate_prompt_tokens")
+        if self.truncation_side not in (None, "left", "right"):
+            raise RequestError(
+                f"truncation_side must be left or right, got {self.truncation_side!r}.", "truncation_side"
+            )  # fmt: skip
+        _integer(self.stream_interval, "stream_interval", 1, 2**31 - 1)
         if self.greedy and self.n > 1:
             raise RequestError(f"n must be 1 when temperature is 0, got {self.n}.", "n")
 
@@ -127,8 +162,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise RequestError("stop strings need detokenize=True.", "stop")
         _ids(self.stop_token_ids, "stop_token_ids", MAX_STOP_IDS)
         _ids(self.allowed_token_ids, "allowed_token_ids", MAX_ALLOWED_IDS)
+        _ids(self.logprob_token_ids, "logprob_token_ids", MAX_LOGPROB_IDS)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids must not be empty.", "allowed_token_ids")
+        check_extra_args(self.extra_args)
         if len(self.bad_words or ()) > MAX_BAD_WORDS:
             raise RequestError(f"bad_words holds at most {MAX_BAD_WORDS} entries.", "bad_words")
         if len(self.logit_bias or ()) > MAX_BIASES:
@@ -136,7 +173,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def check_against(self, *, vocab_size: int, max_logprobs: int) -> None:
         """Refuse what depends on the model: ids outside the vocabulary, more logprobs than the engine returns."""
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if not 0 <= token < vocab_size:
                     raise RequestError(f"{name} holds token id {token}, outside the vocabulary of {vocab_size}.", name)
@@ -157,6 +194,24 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         if unknown:
             raise RequestError(f"unknown sampling parameter {sorted(unknown)[0]!r}.", sorted(unknown)[0])
         return cls(**values)
+
+
+def check_extra_args(values: Any, name: str = "extra_args") -> None:
+    """Refuse what cannot travel to the engine, such as integers of more than 64 bits."""
+    if values is None:
+        return
+    try:
+        msgspec.msgpack.encode(values)
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"{name}: {error}.", name) from None
+
+
+def _repetition_detection(values: Mapping[str, Any]) -> RepetitionDetection:
+    try:
+        return RepetitionDetection(**values)
+    except TypeError:
+        known = ", ".join(RepetitionDetection.__struct_fields__)
+        raise RequestError(f"repetition_detection holds {known} only.", "repetition_detection") from None
 
 
 def _is_number(value: Any) -> bool:

@@ -41,7 +41,10 @@ def letter(prompt: list[int], position: int) -> int:
     return source + 1 if source < 255 else source
 
 
-def row(token: int) -> TokenLogprobs:
+def row(token: int, named: list[int] | None = None) -> TokenLogprobs:
+    """`named` tokens get -1, -2, ..."""
+    if named:
+        return TokenLogprobs(token, -0.5, 2, named, [-1.0 - at for at in range(len(named))])
     return TokenLogprobs(token, -0.5, 2, [token + 1, token], [-0.25, -0.5])
 
 
@@ -85,18 +88,21 @@ class FakeEngine:
             raise RuntimeError("the device fell over")
         if start == b"!exit":
             os._exit(7)
-        if start == b"!fail" and done == 2:
+        if start.rstrip(b">") == b"!fail" and done == 2:
             del self.running[request.request_id]
             return EngineOutput(request.request_id, [], finish_reason="error", error="no luck")
         token = letter(request.prompt_token_ids, done)
         self.tokens += 1
-        reason, stop_reason = None, None
+        reason: str | None = None
+        stop_reason: int | str | None = None
         if token in request.eos_token_ids and not request.params.ignore_eos:
             reason = "stop"
         elif token in (request.params.stop_token_ids or ()):
             reason, stop_reason = "stop", token
         elif done + 1 == request.params.max_tokens:
             reason = "length"
+        elif request.params.repetition_detection is not None and done == 2:
+            reason, stop_reason = "repetition", "repetition_detected"
         self.running[request.request_id] = (request, done + 1)
         if reason:
             del self.running[request.request_id]
@@ -104,7 +110,9 @@ class FakeEngine:
         return EngineOutput(
             request.request_id,
             [token],
-            new_logprobs=[row(token)] if request.params.logprobs is not None else None,
+            new_logprobs=[row(token, request.params.logprob_token_ids)]
+            if request.params.logprobs is not None
+            else None,
             prompt_logprobs=prompt and [row(one) for one in prompt],
             finish_reason=reason,
             stop_reason=stop_reason,

@@ -12,3 +12,14 @@ def server() -> Iterator[Running]:
     """One server for the tests that leave it as it was."""
     with running("--served-model-name", "fake", "other", "--enable-request-id-headers") as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def full_server() -> Iterator[Running]:
+    """One with everything on that is off by default."""
+    flags = (
+        "--trust-request-chat-template", "--enable-per-request-metrics", "--enable-tokenizer-info-endpoint",
+        "--enable-prompt-tokens-details", "--responses-store", "64K", "--fingerprint-mode", "hash",
+    )  # fmt: skip
+    with running(*flags) as one:
+        yield one

@@ -19,6 +19,7 @@ from tests.goldens.gguf import gguf_case_names, gguf_checkpoint
 from tests.serving.fakes import Running, events, free_port, wait_until_healthy
 
 QUICK, SLOW = ("llama", "gemma3_text"), ("qwen2", "qwen3")
+FIRST = gguf_case_names(QUICK[0])[0]
 OPTIONS = [
     "--max-num-seqs", "2", "--max-num-batched-tokens", "16", "--block-size", "4", "--warmup", "lazy",
     "--kv-cache-memory-bytes", "1MiB",
@@ -77,6 +78,10 @@ def test_golden_tokens(name: str, tmp_path: Path) -> None:
         assert [t for chunk in chunks for t in chunk["choices"][0]["token_ids"]] == wanted[-1]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer.choices[-1].text
         check_chat(server, greedy)
+        if name == FIRST:
+            check_logprobs_of_named_tokens(server, prompts[0])
+            check_beams(server, prompts[0], wanted[0])
+            check_dialects(server, greedy["max_tokens"])
 
         with server.http.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()
@@ -87,6 +92,47 @@ def test_golden_tokens(name: str, tmp_path: Path) -> None:
         assert read[-2:] == ["data: [DONE]", ""]
         assert '"error"' not in "".join(read)
         assert server.process.wait(30) == 0
+
+
+def check_logprobs_of_named_tokens(server: Running, prompt: list[int]) -> None:
+    """They are those that the likeliest tokens have."""
+    body: dict[str, Any] = {"token_ids": prompt}
+    top, named = (
+        server.post("/inference/v1/generate", **body, sampling_params={"max_tokens": 1, "temperature": 0, **asked})
+        for asked in ({"logprobs": 3}, {"logprob_token_ids": [7, 3]})
+    )
+    found = {one["token_id"]: one["logprob"] for one in named.json()["choices"][0]["logprobs"][0]["top_logprobs"]}
+    wanted = [one["token_id"] for one in top.json()["choices"][0]["logprobs"][0]["top_logprobs"]]
+    assert {7, 3} <= set(found)
+    params = {"max_tokens": 1, "temperature": 0, "logprob_token_ids": wanted[::-1]}
+    again = server.post("/inference/v1/generate", **body, sampling_params=params).json()["choices"][0]["logprobs"][0]
+    same = {one["token_id"]: one["logprob"] for one in again["top_logprobs"]}
+    for one in top.json()["choices"][0]["logprobs"][0]["top_logprobs"]:
+        assert same[one["token_id"]] == pytest.approx(one["logprob"], abs=1e-5)
+
+
+def check_beams(server: Running, prompt: list[int], greedy: list[int]) -> None:
+    """One beam is greedy, and more find nothing worse."""
+    body = {"prompt": prompt, "use_beam_search": True, "ignore_eos": True, "max_tokens": 4, "logprobs": 0}
+    scores = {}
+    for n in (1, 3):
+        choices = server.post("/v1/completions", **body, n=n, return_token_ids=True).json()["choices"]
+        assert len(choices) == n
+        scores[n] = [sum(choice["logprobs"]["token_logprobs"]) for choice in choices]
+        if n == 1:
+            assert choices[0]["token_ids"] == greedy[:4]
+    assert scores[3] == sorted(scores[3], reverse=True)
+    assert scores[3][0] >= scores[1][0] - 1e-5
+
+
+def check_dialects(server: Running, tokens: int) -> None:
+    """A chat says the same in each of them."""
+    said = server.chat("ab", temperature=0, max_tokens=tokens).json()["choices"][0]["message"]["content"]
+    answer = server.post("/v1/responses", input="ab", temperature=0, max_output_tokens=tokens).json()
+    assert answer["output"][0]["content"][0]["text"] == said
+    messages = [{"role": "user", "content": "ab"}]
+    message = server.post("/v1/messages", messages=messages, temperature=0, max_tokens=tokens).json()
+    assert "".join(block["text"] for block in message["content"]) == said
 
 
 def check_chat(server: Running, greedy: dict[str, Any]) -> None:

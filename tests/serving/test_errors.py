@@ -82,7 +82,6 @@ def test_an_empty_model_name_is_the_first(server: Running) -> None:
         ({"truncate_prompt_tokens": 900}, "truncate_prompt_tokens"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"priority": BIG}, "priority"),
-        ({"use_beam_search": True}, "use_beam_search"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
 )
@@ -137,7 +136,7 @@ def test_bad_chats(server: Running, body: dict[str, Any], param: str) -> None:
         ({"prompt": [BIG]}, None),
         ({"prompt": ["a"] * 1025}, "prompt"),
         ({"suffix": "b"}, "suffix"),
-        ({"best_of": 3}, "best_of"),
+        ({"n": 3, "best_of": 2}, "best_of"),
         ({"logprobs": 6}, "logprobs"),
     ],
 )

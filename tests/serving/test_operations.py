@@ -71,6 +71,15 @@ def test_keys() -> None:
             assert server.http.get(path).status_code == 200
         assert server.post("/v1/completions", prompt="a").status_code == 401
         assert server.post("/tokenize", prompt="a").status_code == 200
+        for path in ("/inference/v1/generate", "/invocations", "/generative_scoring"):
+            assert server.post(path, prompt="a").status_code == 401
+        # Anthropic's clients have a header of their own, and errors.
+        message = {"max_tokens": 1, "messages": [{"role": "user", "content": "a"}]}
+        for key, status in (("two", 200), ("three", 401)):
+            response = server.http.post("/v1/messages", json=message, headers={"x-api-key": key})
+            assert response.status_code == status
+        assert response.json()["error"]["type"] == "authentication_error"
+        assert server.http.get("/v1/models", headers={"x-api-key": "two"}).status_code == 401
 
 
 def test_a_key_from_the_environment() -> None:

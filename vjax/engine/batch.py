@@ -26,6 +26,7 @@ class SlotTable:
         self.edits: dict[int, LogitEdits] = {}  # only slots that have any
         self.logprobs = np.zeros(slots + 1, bool)
         self.prompt_logprobs = np.zeros(slots + 1, bool)
+        self.chosen_logprobs: dict[int, list[int]] = {}  # only slots that ask for tokens by name
 
     def admit(self, request: Request) -> None:
         """Prepare the row of a request that was just given its slot."""
@@ -47,6 +48,9 @@ class SlotTable:
         self.params[slot] = [_bits(values[name]) if name in FLOATS else values[name] for name in ROW_PARAMS]
         self.logprobs[slot] = p.logprobs is not None
         self.prompt_logprobs[slot] = p.prompt_logprobs is not None
+        self.chosen_logprobs.pop(slot, None)
+        if p.logprob_token_ids:
+            self.chosen_logprobs[slot] = p.logprob_token_ids
         edits = LogitEdits(request)
         if edits.any:
             self.edits[slot] = edits
@@ -123,6 +127,11 @@ def fill(plan: Plan, layout: Layout, table: SlotTable, page_updates: bool = True
         _fill_tokens(view, rows, layout)
     if page_updates and plan.page_updates:
         view["pages"][:, : len(plan.page_updates)] = np.array(plan.page_updates, np.int32).T
+    if layout.chosen_logprobs:
+        view["chosen"][:] = 0
+        for index, row in enumerate(rows):
+            ids = table.chosen_logprobs.get(row.slot, ())
+            view["chosen"][index, : len(ids)] = ids
     edits = table.edits_of(rows)
     if edits:
         view["edits"][:, : len(edits)] = np.array([(r, t, k, v, a) for r, (t, k, v, a) in edits], np.int64).T

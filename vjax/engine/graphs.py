@@ -50,12 +50,14 @@ class BucketPlan:
             prefill = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
         return cls(_cut(decode, max_num_seqs), _cut(prefill, max_num_batched_tokens), max_num_seqs, groups)
 
-    def key(self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False) -> Layout:
+    def key(
+        self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False, chosen_logprobs: bool = False
+    ) -> Layout:
         rows = size if decode else min(size, self.rows)
         room = max(16 * rows, 64)
         while room < edits:
             room *= 4
-        return Layout(size, rows, decode, room, prompt_logprobs, self.groups)
+        return Layout(size, rows, decode, room, prompt_logprobs, self.groups, chosen_logprobs)
 
     def keys(self) -> list[Layout]:
         """All buckets, the most useful first: `first`, then the largest decode graph, then up."""
@@ -93,18 +95,20 @@ class Graphs:
         self.seconds = 0.0  # spent compiling, summed over threads
 
     def take(
-        self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False
-    ) -> tuple[Layout, Any]:  # fmt: skip
+        self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False, chosen_logprobs: bool = False
+    ) -> tuple[Layout, Any]:
         """The smallest ready graph that holds `size` tokens; compiles the fitting one if none is ready."""
         sizes = [s for s in (self.plan.decode if decode else self.plan.prefill) if s >= size]
         if not sizes:
             raise ValueError(f"a step of {size} tokens is larger than the largest bucket")
-        keys = [self.plan.key(decode, s, edits=edits, prompt_logprobs=prompt_logprobs) for s in sizes]
+        asked: dict[str, Any] = dict(edits=edits, prompt_logprobs=prompt_logprobs, chosen_logprobs=chosen_logprobs)
+        keys = [self.plan.key(decode, s, **asked) for s in sizes]
         for key in keys:
             compiled = self._ready.get(key)
             if compiled is not None:
                 return key, compiled
-        if decode and keys[0] in self._pending and (stand_in := self._prefill_for(size, edits)) is not None:
+        plain = decode and not chosen_logprobs
+        if plain and keys[0] in self._pending and (stand_in := self._prefill_for(size, edits)) is not None:
             return stand_in
         started = time.monotonic()
         compiled = self._now(keys[0])

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from vjax.sampling_params import MAX_LOGPROB_IDS
+
 FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
 INTS = ("top_k", "seed_low", "seed_high", "prompt_len", "restricted")
 ROW_PARAMS = (*FLOATS, *INTS)  # per row, constant over a request's life
@@ -35,7 +37,7 @@ class Layout:
     """The static shape of a step, and so the key of its graph: `tokens` T in `rows` S, and room for logit edits.
 
     In a decode layout T == S and the ids are on the device already. `prompt_logprobs` adds the token that follows
-    each prompt token.
+    each prompt token, `chosen_logprobs` the tokens whose logprobs a row asks for by name.
     """
 
     tokens: int
@@ -44,9 +46,11 @@ class Layout:
     edits: int
     prompt_logprobs: bool = False
     groups: int = 1  # pages that a row may get at a time
+    chosen_logprobs: bool = False
 
     def __str__(self) -> str:
         kind = f"{'decode' if self.decode else 'prefill'} {self.tokens}"
+        kind += " with chosen logprobs" if self.chosen_logprobs else ""
         return f"{kind} with prompt logprobs" if self.prompt_logprobs else kind
 
     @property
@@ -74,6 +78,8 @@ class Layout:
             }
         if self.prompt_logprobs:
             shapes["next"] = (self.tokens,)
+        if self.chosen_logprobs:
+            shapes["chosen"] = (self.rows, MAX_LOGPROB_IDS)
         table, offset = {}, 0
         for name, shape in shapes.items():
             table[name] = (offset, shape)

@@ -27,7 +27,8 @@ class EngineRequest(msgspec.Struct, array_like=True, gc=False):
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
-    """Logprobs at one position: the chosen token's, its rank, and the `k` most likely tokens'."""
+    """Logprobs at one position: the chosen token's, its rank, and the `k` most likely tokens' (or those that the
+    request chose)."""
 
     token_id: int
     logprob: float
@@ -43,8 +44,8 @@ class EngineOutput(msgspec.Struct, array_like=True, gc=False):
     new_token_ids: list[int]
     new_logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None  # rows for prompt positions 1.., in order, across outputs
-    finish_reason: str | None = None  # stop, length, abort, error
-    stop_reason: int | None = None  # the stop token's id, None for EOS
+    finish_reason: str | None = None  # stop, length, repetition, abort, error
+    stop_reason: int | str | None = None  # the stop token's id, None for EOS
     error: str | None = None
     num_cached_tokens: int = 0
     scheduled_time: float | None = None

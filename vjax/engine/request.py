@@ -49,7 +49,7 @@ class Request:
     snapshot_after: list[int] = field(default_factory=list)  # numbers of pages, descending; chunks end there
     status: Status = Status.WAITING
     finish_reason: str | None = None
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
     num_preemptions: int = 0
     num_cached_tokens: int = 0  # found in the prefix cache when it last got its slot
     num_prompt_cached: int = 0  # the same, the first time: what the caller is told

@@ -109,6 +109,7 @@ class Runner:
         wanted = [row.request.params.logprobs if row.sample else None for row in plan.rows]
         if any(k is not None for k in wanted):
             logprobs = [None if k is None else _token_logprobs(rows[i], top, k) for i, k in enumerate(wanted)]
+            _name_tokens(plan.rows, logprobs, rows, top)
         if pending.layout.prompt_logprobs:
             prompt = self._prompt_logprobs(plan.rows, np.asarray(pending.result["prompt"]), top)
         return StepResult(rows[:n, 0].tolist(), logprobs, prompt)
@@ -118,7 +119,10 @@ class Runner:
         prompt = not plan.decode_only and bool(self.table.prompt_logprobs[slots].any())
         edits = len(self.table.edits_of(plan.rows)) if self.table.edits else 0
         size = len(plan.rows) if plan.decode_only else plan.num_tokens
-        return self.graphs.take(plan.decode_only, size, edits=edits, prompt_logprobs=prompt)
+        chosen = bool(self.table.chosen_logprobs) and any(slot in self.table.chosen_logprobs for slot in slots)
+        return self.graphs.take(
+            plan.decode_only, size, edits=edits, prompt_logprobs=prompt, chosen_logprobs=chosen
+        )  # fmt: skip
 
     def _prompt_logprobs(self, rows: list[Row], packed: np.ndarray, top: int) -> list[list[TokenLogprobs] | None]:
         found: list[list[TokenLogprobs] | None] = []
@@ -173,6 +177,16 @@ def _penalised(request: Request) -> bool:
     """Whether penalties will look at tokens that the request has so far. Outputs are there after a preemption."""
     p = request.params
     return p.repetition_penalty != 1 or bool(request.output_token_ids and (p.frequency_penalty or p.presence_penalty))
+
+
+def _name_tokens(rows: list[Row], logprobs: list[TokenLogprobs | None], packed: np.ndarray, top: int) -> None:
+    """Put in the logprobs of the tokens that a request named, which lie behind those of the likeliest."""
+    for row, found, line in zip(rows, logprobs, packed, strict=False):
+        ids = row.request.params.logprob_token_ids
+        if found is not None and ids:
+            first = 3 + 2 * top
+            found.top_ids = list(ids)
+            found.top_logprobs = np.ascontiguousarray(line[first : first + len(ids)]).view(np.float32).tolist()
 
 
 def _token_logprobs(line: np.ndarray, top: int, wanted: int) -> TokenLogprobs:

@@ -199,6 +199,11 @@ def logprobs_of(logits: jax.Array, token: jax.Array, k: int) -> Logprobs:
     return Logprobs(chosen[:, 0], rank, ids.astype(jnp.int32), top)
 
 
+def logprobs_at(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Log-probabilities `[R, n]` of `tokens[R, n]`."""
+    return jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), tokens, axis=-1)
+
+
 def _top(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     """`lax.top_k` without a sort, in k passes."""
     found = []

@@ -24,6 +24,7 @@ from vjax.engine.messages import EngineOutput, EngineRequest, EngineStats, Token
 from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.prefix_cache import PrefixCache
+from vjax.engine.repetition import repeats
 from vjax.engine.request import Request, Status
 from vjax.errors import RequestError
 
@@ -422,8 +423,12 @@ class Scheduler:
             self._finish(request, "stop", request.stops[token])
         elif known >= request.limit:
             self._finish(request, "length")
+        elif request.params.repetition_detection is not None and repeats(
+            request.output_token_ids, request.params.repetition_detection
+        ):
+            self._finish(request, "repetition", "repetition_detected")
 
-    def _finish(self, request: Request, reason: str, stop_reason: int | None = None) -> None:
+    def _finish(self, request: Request, reason: str, stop_reason: int | str | None = None) -> None:
         if request.status is Status.RUNNING:
             self._release(request)
         elif request.status is Status.WAITING:

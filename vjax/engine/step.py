@@ -19,6 +19,7 @@ from vjax.engine.sampling import (
     RowParams,
     edit_logits,
     greedy,
+    logprobs_at,
     logprobs_of,
     penalise,
     penalised,
@@ -40,8 +41,9 @@ def step(
     """One step. `top`: room for that many most likely tokens' logprobs, 0 for none at all; they are computed in steps
     where a row wants them. `processed`: logprobs after penalties and temperature instead of the model's own.
 
-    Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), or `[S, 1]` without `top`, and
-    with `prompt_logprobs` also `{"prompt": int32 [T, 2 + 2 * top]}`.
+    Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), or `[S, 1]` without `top`;
+    with `chosen_logprobs` the bits of these follow in each row, and with `prompt_logprobs` there is also
+    `{"prompt": int32 [T, 2 + 2 * top]}`.
     """
     f = layout.unpack(buffer)
     rows, positions, tokens, state = _place(f, state, layout, len(model.config.windows))
@@ -131,8 +133,8 @@ def _sample(
 ) -> jax.Array:
     """Packed rows, see `pack_rows`. A step whose rows are all greedy and ask for nothing else takes one branch."""
     p = row_params(f["params"])
-    scored = f["scored"][0] > 0
-    width = 2 + 2 * top if top else 0
+    scored, named = f["scored"][0] > 0, f.get("chosen")
+    width = (2 + 2 * top if top else 0) + (0 if named is None else named.shape[1])
 
     def alone(chosen: jax.Array) -> jax.Array:
         return jnp.pad(chosen[:, None], ((0, 0), (0, width)))
@@ -148,9 +150,14 @@ def _sample(
         if not top:
             return alone(chosen)
         seen = _tempered(edited, p) if processed else logits
-        return lax.cond(
-            scored, lambda: pack_rows(chosen, logprobs_of(seen, chosen, top)), lambda: alone(chosen)
-        )  # fmt: skip
+
+        def with_logprobs() -> jax.Array:
+            packed = pack_rows(chosen, logprobs_of(seen, chosen, top))
+            if named is None:
+                return packed
+            return jnp.concatenate([packed, lax.bitcast_convert_type(logprobs_at(seen, named), jnp.int32)], axis=1)
+
+        return lax.cond(scored, with_logprobs, lambda: alone(chosen))
 
     asked = scored | jnp.any(p.temperature > 0) | jnp.any(penalised(p)) | jnp.any(f["edits"][0] >= 0)
     return lax.cond(asked, full, lambda: alone(greedy(logits)))

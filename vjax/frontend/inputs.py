@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vjax.engine.messages import EngineLimits, EngineRequest
 from vjax.errors import RequestError
+from vjax.frontend.beam_search import BeamSearchParams
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with `prompt` and/or `prompt_token_ids`, and maybe `cache_salt`."""
 
+MAX_SALT_CHARS = 1024
 PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 
 
@@ -31,6 +33,7 @@ class PreparedRequest:
     params: SamplingParams
     children: list[EngineRequest]
     arrival_time: float
+    beam: BeamSearchParams | None = None  # then `params` and `children` only say what its steps have in common
 
 
 class InputProcessor:
@@ -106,11 +109,12 @@ class InputProcessor:
 
     def _cut(self, text: str, params: SamplingParams) -> str:
         """Refuse, before the work of tokenising it, text that no tokenisation fits into the context. Text that will
-        be truncated anyway loses its head, but for twice what can remain."""
+        be truncated anyway loses its head or its tail, but for twice what can remain."""
         assert self.tokenizer is not None
         longest = self.tokenizer.max_token_length
         if params.truncate_prompt_tokens is not None:
-            return text[-2 * longest * self._max_input(params) :]
+            most = 2 * longest * self._max_input(params)
+            return text[:most] if params.truncation_side == "right" else text[-most:]
         most = self.limits.max_model_len * longest
         if len(text) > most:
             raise RequestError(
@@ -134,7 +138,8 @@ class InputProcessor:
                 f"{self.limits.max_model_len} leaves for a prompt.",
                 "truncate_prompt_tokens",
             )
-        return ids[-(most if keep == -1 else keep) :]
+        keep = most if keep == -1 else keep
+        return ids[:keep] if params.truncation_side == "right" else ids[-keep:]
 
     def _fit(self, length: int, params: SamplingParams) -> SamplingParams:
         """`max_tokens` filled in or cut to what the context leaves."""
@@ -222,8 +227,8 @@ def _plain_int(token: Any) -> int:
 def check_salt(salt: Any) -> str | None:
     if salt is None:
         return None
-    if not isinstance(salt, str) or not salt:
-        raise RequestError("cache_salt must be a non-empty string.", "cache_salt")
+    if not isinstance(salt, str) or not 0 < len(salt) <= MAX_SALT_CHARS:
+        raise RequestError(f"cache_salt must be a string of 1 to {MAX_SALT_CHARS} characters.", "cache_salt")
     check_text(salt, "cache_salt")
     return salt
 

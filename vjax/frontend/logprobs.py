@@ -14,8 +14,11 @@ REPLACEMENT = "\ufffd"
 CONTEXT = 4  # tokens to look back for the start of a character
 
 
-def decode_row(row: TokenLogprobs, top: int, tokenizer: Tokenizer | None, before: list[int]) -> LogprobDict:
-    """The token at this position first, then the `top` likeliest (-1: all that the engine sent).
+def decode_row(
+    row: TokenLogprobs, top: int, tokenizer: Tokenizer | None, before: list[int], *, ranked: bool = True
+) -> LogprobDict:
+    """The token at this position first, then the `top` likeliest (-1: all that the engine sent), or those that the
+    request chose, which are not `ranked`.
 
     `before` are the tokens to its left: at most the last four are read.
     """
@@ -23,7 +26,7 @@ def decode_row(row: TokenLogprobs, top: int, tokenizer: Tokenizer | None, before
     entries = {row.token_id: Logprob(row.logprob, row.rank, token_text(tokenizer, row.token_id, before))}
     for rank, (token, logprob) in enumerate(zip(row.top_ids[:count], row.top_logprobs, strict=False), 1):
         if token not in entries:
-            entries[token] = Logprob(logprob, rank, token_text(tokenizer, token, before))
+            entries[token] = Logprob(logprob, rank if ranked else None, token_text(tokenizer, token, before))
     return entries
 
 

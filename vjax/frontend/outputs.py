@@ -94,7 +94,7 @@ class _Child:
     """One continuation."""
 
     __slots__ = ("changed", "cumulative", "engine_id", "finish_reason", "index", "logprobs", "parts", "stop_reason",
-                 "text", "token_ids")  # fmt: skip
+                 "text", "token_ids", "told")  # fmt: skip
 
     def __init__(self, index: int, engine_id: str, text: GrowingText | None, wants_logprobs: bool) -> None:
         self.index, self.engine_id, self.text = index, engine_id, text
@@ -105,6 +105,7 @@ class _Child:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.changed = False
+        self.told = False  # a delta was sent
 
     def finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
         self.finish_reason, self.stop_reason, self.changed = reason, stop_reason, True
@@ -190,7 +191,9 @@ class _Request:
         assert self.params.logprobs is not None
         before = self._last_ids.setdefault(child.index, self.prepared.prompt_token_ids[-4:])
         child.cumulative += row.logprob
-        child.logprobs.append(decode_row(row, self.params.logprobs, self.tokenizer, before))
+        chosen = self.params.logprob_token_ids
+        top = len(chosen) if chosen else self.params.logprobs
+        child.logprobs.append(decode_row(row, top, self.tokenizer, before, ranked=not chosen))
         before.append(row.token_id)
         del before[:-4]
 
@@ -211,13 +214,19 @@ class _Request:
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         self.result.num_cached_tokens = max(self.result.num_cached_tokens, output.num_cached_tokens)
 
+    def _due(self, child: _Child) -> bool:
+        """Whether a delta is to be sent: at the first token, then every `stream_interval` tokens, and at the end."""
+        if not child.changed or child.finish_reason is not None or not child.told:
+            return child.changed
+        return len(child.token_ids) >= self.params.stream_interval
+
     def output(self) -> RequestOutput | None:
         """What to tell the caller now; None if nothing."""
         kind, finished = self.params.output_kind, self.finished
         if kind == "final_only" and not finished:
             return None
         delta = kind == "delta"
-        children = [child for child in self.children if child.changed] if delta else self.children
+        children = [child for child in self.children if self._due(child)] if delta else self.children
         if not any(child.changed for child in children):
             return None
         prompt_logprobs = self.prompt_logprobs
@@ -235,7 +244,7 @@ class _Request:
 
 def _delta(child: _Child) -> CompletionOutput:
     output = _completion(child, child.text.take() if child.text is not None else "", child.token_ids, child.logprobs)
-    child.token_ids = []
+    child.token_ids, child.told = [], True
     child.logprobs = None if child.logprobs is None else []
     return output
 

@@ -8,7 +8,18 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import Response
 
-from vjax.serving import chat, completions, models, tokenization
+from vjax.serving import (
+    chat,
+    chat_batch,
+    completions,
+    invocations,
+    messages,
+    models,
+    responses_api,
+    scoring,
+    token_io,
+    tokenization,
+)
 from vjax.serving.errors import install
 from vjax.serving.middleware import Auth, BodyLimit, Gate, RequestIds
 from vjax.serving.options import ServerOptions
@@ -31,8 +42,19 @@ def build_app(llm: AsyncLLM, options: ServerOptions | None = None, *, ready: boo
     service = Service(llm, options)
     app = FastAPI(title="vjax", version=__version__, root_path=options.root_path)
     app.state.service = service
-    for router in (models.router, completions.router, chat.router, tokenization.router):
-        app.include_router(router)
+    for part in (
+        models,
+        completions,
+        chat,
+        chat_batch,
+        responses_api,
+        messages,
+        token_io,
+        scoring,
+        invocations,
+        tokenization,
+    ):
+        app.include_router(part.router)
     install(app)
     app.add_exception_handler(ClientGoneError, _nobody)
     # The last one added is the first to see a request.

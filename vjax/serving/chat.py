@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,12 +15,13 @@ from fastapi.responses import Response
 
 from vjax.errors import RequestError
 from vjax.frontend.inputs import PreparedRequest
-from vjax.outputs import CompletionOutput
+from vjax.outputs import CompletionOutput, RequestOutput
 from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.logprobs import chat_logprobs, prompt_logprobs
 from vjax.serving.protocol import ChatRequest
-from vjax.serving.responses import Usage, json_response, stream_response, usage_wanted
+from vjax.serving.responses import Usage, closing, json_response, stream_response, usage_wanted
 from vjax.serving.service import Service
+from vjax.tokenizing.time_limit import within
 
 router = APIRouter(dependencies=[read_json])
 
@@ -28,6 +30,8 @@ RESERVED = {
     "self", "template", "chat_template", "messages", "tools", "documents", "add_generation_prompt",
     "continue_final_message", "tokenize",
 }  # fmt: skip
+
+TEMPLATE_SECONDS = 10.0  # for a request's own template
 
 # Kinds of content parts, and where their text is.
 TEXT_PARTS = {
@@ -38,14 +42,21 @@ TEXT_PARTS = {
 @router.post("/v1/chat/completions")
 async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
     service = get_service(request)
-    model = service.check_model(body.model)
-    body.refuse_unsupported()
-    prompt = await render(service, body)
-    chat = _Chat(service, body, model, service.response_id("chatcmpl", request, body.request_id))
-    prepared = await chat.prepare(prompt)
+    chat, prepared = await open_chat(service, body, service.response_id("chatcmpl", request, body.request_id))
     if body.stream:
         return stream_response(chat.chunks(prepared))
     return json_response(await chat.answer(request, prepared))
+
+
+async def open_chat(
+    service: Service, body: ChatRequest, id: str, most: int | None = None
+) -> tuple[Chat, PreparedRequest]:
+    """A chat that passed every check, and its engine request. The other dialects come this way too: `most` bounds the
+    output where they say how much that may be, not how much it must have room for."""
+    model = service.check_model(body.model)
+    body.refuse_unsupported()
+    chat = Chat(service, body, model, id, most)
+    return chat, await chat.prepare(await render(service, body))
 
 
 async def render(service: Service, body: Any) -> str:
@@ -57,16 +68,33 @@ async def render(service: Service, body: Any) -> str:
     effort = getattr(body, "reasoning_effort", None)
     if effort is not None:
         variables = {"reasoning_effort": effort, "enable_thinking": effort != "none", **variables}
-    return await asyncio.to_thread(
+    own = request_template(service, body)
+    work = partial(
         service.tokenizer.render_chat,
         messages,
         tools=None if getattr(body, "tool_choice", None) == "none" else body.tools,
         documents=getattr(body, "documents", None),
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final_message=body.continue_final_message,
-        chat_template=service.chat_template,
+        chat_template=own or service.chat_template,
         **variables,
     )
+    if own is None:
+        return await asyncio.to_thread(work)
+    try:
+        return await asyncio.to_thread(within, TEMPLATE_SECONDS, work)
+    except TimeoutError as error:
+        raise RequestError(f"The chat template does not end: {error}.", "chat_template") from None
+
+
+def request_template(service: Service, body: Any) -> str | None:
+    """The request's own chat template, where the operator lets it bring one."""
+    template: str | None = getattr(body, "chat_template", None)
+    if template is not None and not service.options.trust_request_chat_template:
+        raise RequestError(
+            "this server takes no chat templates from requests (--trust-request-chat-template).", "chat_template"
+        )
+    return template
 
 
 def normalise(message: dict[str, Any], at: int) -> dict[str, Any]:
@@ -117,10 +145,11 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-class _Chat:
+class Chat:
     """One request on its way to answers."""
 
-    def __init__(self, service: Service, body: ChatRequest, model: str, id: str) -> None:
+    def __init__(self, service: Service, body: ChatRequest, model: str, id: str, most: int | None = None) -> None:
+        self.most = service.max_new_tokens if most is None else most
         self.service, self.body, self.model, self.id = service, body, model, id
         self.created = int(time.time())
         last = body.messages[-1]
@@ -140,7 +169,7 @@ class _Chat:
             params,
             self.id,
             body,
-            default_max_tokens=self.service.max_new_tokens,
+            default_max_tokens=self.most,
             add_special_tokens=body.add_special_tokens,
         )
 
@@ -148,6 +177,18 @@ class _Chat:
         (output,) = await self.service.collect(request, [prepared])
         usage = Usage()
         usage.add(0, output)
+        return {
+            **self.head("chat.completion"),
+            "choices": self.choices(output),
+            "usage": usage.body(self.service.options),
+            "prompt_logprobs": prompt_logprobs(output.prompt_logprobs),
+            **self._prompt_ids(prepared),
+            **({"prompt_text": prepared.prompt} if self.body.return_prompt_text else {}),
+            **closing(self.service, usage),
+        }
+
+    def choices(self, output: RequestOutput) -> list[dict[str, Any]]:
+        """What a finished request answers."""
         choices = []
         for one in output.outputs:
             message: dict[str, Any] = {
@@ -157,17 +198,11 @@ class _Chat:
                 "tool_calls": [],
             }
             choices.append(self._choice(one, "message", message))
-        return {
-            **self._head("chat.completion"),
-            "choices": choices,
-            "usage": usage.body(self.service.options),
-            "prompt_logprobs": prompt_logprobs(output.prompt_logprobs),
-            **self._prompt_ids(prepared),
-        }
+        return choices
 
     async def chunks(self, prepared: PreparedRequest) -> AsyncGenerator[dict[str, Any], None]:
         final_usage, every_usage = usage_wanted(self.body, self.service.options)
-        usage, head = Usage(), self._head("chat.completion.chunk")
+        usage, head = Usage(), self.head("chat.completion.chunk")
         usage.prompt_tokens[0] = len(prepared.prompt_token_ids)
 
         def chunk(choices: list[dict[str, Any]], with_usage: bool = every_usage) -> dict[str, Any]:
@@ -184,9 +219,11 @@ class _Chat:
                 usage.add(0, output)
                 for one in output.outputs:
                     if one.text or one.finish_reason or one.logprobs or (self.body.return_token_ids and one.token_ids):
-                        yield chunk([self._choice(one, "delta", {"content": one.text})])
+                        ends = output.finished and one is output.outputs[-1] and not final_usage
+                        end = closing(self.service, usage) if ends else {}
+                        yield {**chunk([self._choice(one, "delta", {"content": one.text})]), **end}
         if final_usage:
-            yield chunk([], with_usage=True)
+            yield {**chunk([], with_usage=True), **closing(self.service, usage)}
 
     def _first(self, index: int) -> dict[str, Any]:
         delta = {"role": self.role, "content": self.echo}
@@ -195,7 +232,7 @@ class _Chat:
     def _prompt_ids(self, prepared: PreparedRequest) -> dict[str, Any]:
         return {"prompt_token_ids": prepared.prompt_token_ids} if self.body.return_token_ids else {}
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
     def _choice(self, one: CompletionOutput, name: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -213,4 +250,5 @@ class _Chat:
     def _logprobs(self, one: CompletionOutput) -> dict[str, Any] | None:
         if one.logprobs is None:
             return None
-        return chat_logprobs(one.logprobs, self.body.top_logprobs or 0, self.service.tokenizer, self.as_ids)
+        top = -1 if self.body.logprob_token_ids else self.body.top_logprobs or 0
+        return chat_logprobs(one.logprobs, top, self.service.tokenizer, self.as_ids)

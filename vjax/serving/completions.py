@@ -14,9 +14,10 @@ from vjax.errors import RequestError
 from vjax.frontend.inputs import PreparedRequest
 from vjax.outputs import CompletionOutput, LogprobDict, RequestOutput
 from vjax.serving.dependencies import get_service, read_json
+from vjax.serving.details import keep_best
 from vjax.serving.logprobs import completion_logprobs, prompt_logprobs
 from vjax.serving.protocol import CompletionRequest
-from vjax.serving.responses import Usage, json_response, stream_response, usage_wanted
+from vjax.serving.responses import Usage, closing, json_response, stream_response, usage_wanted
 from vjax.serving.service import Service
 
 router = APIRouter(dependencies=[read_json])
@@ -27,14 +28,19 @@ DEFAULT_MAX_TOKENS = 16
 
 @router.post("/v1/completions")
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
-    service = get_service(request)
-    model = service.check_model(body.model)
-    body.refuse_unsupported()
-    completion = _Completion(service, body, model, service.response_id("cmpl", request, body.request_id))
-    batch = await completion.prepare()
+    completion, batch = await open_completion(body, request)
     if body.stream:
         return stream_response(completion.chunks(batch))
     return json_response(await completion.answer(request, batch))
+
+
+async def open_completion(body: CompletionRequest, request: Request) -> tuple[Completion, list[PreparedRequest]]:
+    """A completion that passed every check, and its engine requests."""
+    service = get_service(request)
+    model = service.check_model(body.model)
+    body.refuse_unsupported()
+    completion = Completion(service, body, model, service.response_id("cmpl", request, body.request_id))
+    return completion, await completion.prepare()
 
 
 def split_prompts(prompt: Any) -> list[str | list[int]]:
@@ -49,7 +55,7 @@ def split_prompts(prompt: Any) -> list[str | list[int]]:
     return prompts
 
 
-class _Completion:
+class Completion:
     """One HTTP request: `n` continuations of each of its prompts."""
 
     def __init__(self, service: Service, body: CompletionRequest, model: str, id: str) -> None:
@@ -65,6 +71,8 @@ class _Completion:
         changes: dict[str, Any] = {"logprobs": body.logprobs, "max_tokens": 1 if self.hidden else body.max_tokens}
         if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
             changes["prompt_logprobs"] = body.logprobs
+        if body.best_of is not None and body.best_of > (body.n or 1):
+            changes |= {"n": body.best_of, "logprobs": body.logprobs or 0}
         params = body.sampling(self.service.defaults, **changes)
         return [
             await self.service.prepare(
@@ -83,16 +91,20 @@ class _Completion:
         usage, choices = Usage(), []
         for place, output in enumerate(outputs):
             usage.add(place, output, self.hidden)
+            if self.body.best_of is not None:
+                keep_best(output, self.body.n or 1)
             for one in output.outputs:
                 choice = self._choice(place, output, one, first=True, offset=0)
                 choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
                 choices.append(choice)
-        return {**self._head(), "choices": choices, "usage": usage.body(self.service.options)}
+        end = closing(self.service, usage)
+        return {**self._head(), "choices": choices, "usage": usage.body(self.service.options), **end}
 
     async def chunks(self, batch: list[PreparedRequest]) -> AsyncGenerator[dict[str, Any], None]:
         final_usage, every_usage = usage_wanted(self.body, self.service.options)
         usage, head = Usage(), self._head()
         offsets: dict[int, int] = {}  # characters sent of each choice
+        left = sum(prepared.params.n for prepared in batch)
         echoes: dict[int, list[LogprobDict | None] | None] = {}  # prompt logprobs come with the first output only
         async with aclosing(self.service.run_all(batch)) as news:
             async for place, output in news:
@@ -108,9 +120,15 @@ class _Completion:
                     choice = self._choice(place, output, one, first=first, offset=offsets.get(index, 0))
                     offsets[index] = offsets.get(index, 0) + len(choice["text"])
                     chunk = {**head, "choices": [choice]}
-                    yield {**chunk, "usage": usage.body(self.service.options)} if every_usage else chunk
+                    if every_usage:
+                        chunk["usage"] = usage.body(self.service.options)
+                    left -= one.finish_reason is not None
+                    if not left and not final_usage:
+                        chunk |= closing(self.service, usage)
+                    yield chunk
         if final_usage:
-            yield {**head, "choices": [], "usage": usage.body(self.service.options)}
+            end = closing(self.service, usage)
+            yield {**head, "choices": [], "usage": usage.body(self.service.options), **end}
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
@@ -141,7 +159,7 @@ class _Completion:
         return output.prompt
 
     def _logprobs(self, output: RequestOutput, one: CompletionOutput, echo: bool, offset: int) -> dict[str, Any] | None:
-        if self.body.logprobs is None:
+        if self.body.logprobs is None and not self.body.logprob_token_ids:
             return None
         tokens: list[int] = []
         rows: list[LogprobDict | None] = []

@@ -27,6 +27,14 @@ TYPES = {
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
 }
+MESSAGES_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]+")
 _ADDRESS = re.compile(r"\s+at 0x[0-9a-fA-F]+")
 
@@ -60,27 +68,39 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.status}}
 
 
-def error_response(error: BaseException) -> JSONResponse:
+def messages_error(error: ApiError) -> dict[str, Any]:
+    """Anthropic's error object."""
+    kind = MESSAGES_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error_body(error)["error"]["message"]}}
+
+
+def speaks_messages(path: str) -> bool:
+    """Whether a path's errors are Anthropic's."""
+    return path.endswith(("/v1/messages", "/v1/messages/count_tokens"))
+
+
+def error_response(error: BaseException, path: str = "") -> JSONResponse:
     known = as_api_error(error)
     headers = {"Retry-After": "1"} if known.status == 503 else None
-    return JSONResponse(error_body(known), status_code=known.status, headers=headers)
+    body = messages_error(known) if speaks_messages(path) else error_body(known)
+    return JSONResponse(body, status_code=known.status, headers=headers)
 
 
 def install(app: FastAPI) -> None:
     """Answer every exception of a route with the error object."""
 
     async def known(request: Request, error: Exception) -> JSONResponse:
-        return error_response(error)
+        return error_response(error, request.url.path)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return error_response(_validation_error(error))
+        return error_response(_validation_error(error), request.url.path)
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if error.status_code == 404 and error.detail == "Not Found":
             return JSONResponse({"detail": "Not Found"}, status_code=404)
-        return error_response(ApiError(error.status_code, str(error.detail)))
+        return error_response(ApiError(error.status_code, str(error.detail)), request.url.path)
 
     app.add_exception_handler(VjaxError, known)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -22,7 +22,7 @@ NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5
 LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 # fmt: on
 N = (1, 2, 5, 10, 20)
-REASONS = ("stop", "length", "abort", "error")
+REASONS = ("stop", "length", "repetition", "abort", "error")
 
 # Name, help, field of EngineStats.
 GAUGES = (

@@ -15,13 +15,16 @@ from fastapi.exceptions import HTTPException
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vjax.serving.errors import ApiError, error_response
+from vjax.serving.errors import ApiError, error_response, speaks_messages
 from vjax.serving.service import Service
 
-PROTECTED = ("/v1",)
+PROTECTED = ("/v1", "/inference", "/invocations", "/generative_scoring")
 ALWAYS_OPEN = {"/version", "/metrics"}
 UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
-GENERATING = {"/v1/completions", "/v1/chat/completions"}
+GENERATING = {
+    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages",
+    "/inference/v1/generate", "/invocations", "/generative_scoring",
+}  # fmt: skip
 
 
 def _path(scope: Scope) -> str:
@@ -35,8 +38,16 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
     return found
 
 
+def _credentials(scope: Scope, path: str) -> bytes:
+    """The Authorization header, or where Anthropic's clients put their key."""
+    given = _header(scope, b"authorization")
+    if given is None and speaks_messages(path) and (key := _header(scope, b"x-api-key")):
+        return b"Bearer " + key
+    return given or b""
+
+
 class Auth:
-    """Bearer tokens for `/v1`. Nothing is asked for without keys."""
+    """Bearer tokens for what generates. Nothing is asked for without keys."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self.app = app
@@ -46,8 +57,11 @@ class Auth:
         if scope["type"] == "http" and self.keys and scope["method"] != "OPTIONS":
             path = _path(scope)
             guarded = any(path == prefix or path.startswith(prefix + "/") for prefix in PROTECTED)
-            if guarded and not self._knows(_header(scope, b"authorization") or b""):
-                await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
+            if guarded and not self._knows(_credentials(scope, path)):
+                refusal = JSONResponse({"error": "Unauthorized"}, status_code=401)
+                if speaks_messages(path):
+                    refusal = error_response(ApiError(401, "the key is missing or wrong."), path)
+                await refusal(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -71,7 +85,7 @@ class Gate:
             return
         path = _path(scope)
         if not self.service.ready and path not in ALWAYS_OPEN:
-            await error_response(ApiError(503, "the model is still loading."))(scope, receive, send)
+            await error_response(ApiError(503, "the model is still loading."), path)(scope, receive, send)
             return
         counted, status = path in GENERATING, 500
 
@@ -104,7 +118,7 @@ class BodyLimit:
             return
         announced = _header(scope, b"content-length") or b"0"
         if announced.isdigit() and int(announced[:20]) > self.limit:
-            await error_response(ApiError(413, self._message()))(scope, receive, send)
+            await error_response(ApiError(413, self._message()), scope["path"])(scope, receive, send)
             return
         size = 0
 

@@ -21,6 +21,7 @@ class ServerOptions:
     served_model_name: list[str] | None = option(None, "names that clients may use; the first is reported")
     api_key: list[str] | None = option(None, "keys that clients must send to /v1; or one in $VJAX_API_KEY")
     chat_template: str | None = option(None, "file with a jinja chat template, instead of the model's own")
+    trust_request_chat_template: bool = option(False, "let requests bring a chat template of their own")
     response_role: str = option("assistant", "role of answers")
     generation_config: Literal["auto", "vllm"] = option(
         "auto", "auto: sampling defaults of the model; vllm: the API's own"
@@ -34,8 +35,17 @@ class ServerOptions:
     ssl_certfile: str | None = option(None, "TLS certificate file")
     max_request_body_bytes: int = option(32 << 20, "largest request body", size=True)
     shutdown_timeout: int = option(15, "seconds that open requests may take to finish when the server stops")
+    stream_interval: int = option(1, "tokens between two chunks of a stream, at least")
     enable_prompt_tokens_details: bool = option(False, "report cached tokens in usage")
     enable_force_include_usage: bool = option(False, "send usage on every stream")
+    enable_per_request_metrics: bool = option(False, "report the times of a request in its answer")
+    enable_tokenizer_info_endpoint: bool = option(False, "serve /tokenizer_info, which shows the chat template")
+    fingerprint_mode: Literal["full", "hash", "none"] = option(
+        "full", "system_fingerprint in answers: version, model and dtype with a hash of the options, or the hash alone"
+    )
+    responses_store: int = option(
+        0, "memory for answers of /v1/responses, for previous_response_id and background; 0: none is kept", size=True
+    )
     enable_request_id_headers: bool = option(False, "send X-Request-Id back")
     return_tokens_as_token_ids: bool = option(False, "show tokens in logprobs as token_id:N")
     enable_log_requests: bool = option(False, "log every request")
@@ -45,6 +55,10 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise ModelError(f"--port must be in [0, 65535], got {self.port}.")
+        if self.stream_interval < 1:
+            raise ModelError("--stream-interval must be positive.")
+        if self.responses_store < 0:
+            raise ModelError("--responses-store must not be negative.")
         if self.max_request_body_bytes < 1:
             raise ModelError("--max-request-body-bytes must be positive.")
         if self.shutdown_timeout < 0:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vjax.errors import RequestError
-from vjax.sampling_params import SamplingParams
+from vjax.sampling_params import SamplingParams, check_extra_args
 
 # Request field -> SamplingParams field, where both mean the same.
 SAMPLING = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
     "seed", "stop", "stop_token_ids", "bad_words", "ignore_eos", "min_tokens", "prompt_logprobs", "logit_bias",
     "allowed_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
-    "truncate_prompt_tokens",
+    "truncate_prompt_tokens", "truncation_side", "logprob_token_ids", "repetition_detection",
+)  # fmt: skip
+# What a search of the model's own probabilities cannot honour; it ignores temperature and truncation, as in vLLM.
+NOT_WITH_BEAMS = (
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words",
+    "min_tokens", "stop", "stop_token_ids", "prompt_logprobs", "logprob_token_ids", "repetition_detection",
+    "structured_outputs", "response_format", "vllm_xargs",
+)  # fmt: skip
+NEUTRAL: dict[str, Any] = {"repetition_penalty": 1, "response_format": {"type": "text"}}
+WITH_BEAMS = (
+    "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    "truncate_prompt_tokens", "truncation_side",
 )  # fmt: skip
 
 
@@ -51,6 +63,11 @@ class GenerationRequest(BaseModel):
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    logprob_token_ids: list[int] | None = None
+    repetition_detection: dict[str, int] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    stream_interval: int | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -60,6 +77,7 @@ class GenerationRequest(BaseModel):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool | None = None
     use_beam_search: bool = False
+    length_penalty: float = 1.0
     structured_outputs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
@@ -73,15 +91,26 @@ class GenerationRequest(BaseModel):
     def refuse_unsupported(self) -> None:
         """What is accepted by name but not built yet is refused, not ignored: the answer would be wrong."""
         if self.use_beam_search:
-            raise RequestError("beam search is not supported yet.", "use_beam_search")
+            self._refuse_with_beams()
         if self.structured_outputs:
             raise RequestError("structured outputs are not supported yet.", "structured_outputs")
 
     def sampling(self, defaults: SamplingParams, **changes: Any) -> SamplingParams:
         """The request's sampling parameters over the server's defaults."""
-        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
-        kind = "delta" if self.stream else "final_only"
-        return defaults.clone(**given, output_kind=kind, **changes)
+        changes["output_kind"] = "delta" if self.stream else "final_only"
+        if self.use_beam_search:
+            return SamplingParams(temperature=0.0, **self._given(WITH_BEAMS), **changes)
+        check_extra_args(self.vllm_xargs, "vllm_xargs")
+        return defaults.clone(**{**self._given(SAMPLING), "extra_args": self.vllm_xargs, **changes})
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def _refuse_with_beams(self) -> None:
+        for name in NOT_WITH_BEAMS:
+            value = getattr(self, name, None)
+            if value and value != NEUTRAL.get(name):
+                raise RequestError(f"{name} does not go with use_beam_search.", name)
 
 
 class ChatRequest(GenerationRequest):
@@ -100,6 +129,7 @@ class ChatRequest(GenerationRequest):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     echo: bool = False
+    return_prompt_text: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -115,8 +145,6 @@ class ChatRequest(GenerationRequest):
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
-        if self.chat_template is not None:
-            raise RequestError("this server does not take chat templates from requests.", "chat_template")
         choice = self.tool_choice
         if choice not in (None, "none", "auto") and not self.tools:
             raise RequestError("tool_choice needs tools.", "tool_choice")
@@ -140,8 +168,16 @@ class CompletionRequest(GenerationRequest):
         super().refuse_unsupported()
         if self.suffix:
             raise RequestError("suffix is not supported.", "suffix")
-        if self.best_of not in (None, 1, self.n):
-            raise RequestError("best_of is not supported; use n.", "best_of")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            self._check_best_of(self.best_of)
+
+    def _check_best_of(self, best_of: int) -> None:
+        if self.use_beam_search:
+            raise RequestError("best_of does not go with use_beam_search: n is the number of beams.", "best_of")
+        if best_of < (self.n or 1):
+            raise RequestError(f"best_of must be at least n={self.n or 1}, got {best_of}.", "best_of")
+        if self.stream:
+            raise RequestError("best_of above n cannot be streamed.", "best_of")
 
 
 class TokenizeRequest(BaseModel):
@@ -155,6 +191,7 @@ class TokenizeRequest(BaseModel):
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     tools: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

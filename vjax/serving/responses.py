@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from fastapi.responses import Response, StreamingResponse
 
-from vjax.outputs import RequestOutput
+from vjax.outputs import RequestMetrics, RequestOutput
+from vjax.serving.details import fingerprint, timings
 from vjax.serving.errors import as_api_error, error_body
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
+from vjax.serving.service import Service
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,11 +26,17 @@ class Usage:
     prompt_tokens: dict[int, int] = field(default_factory=dict)  # by place in the batch
     cached_tokens: dict[int, int] = field(default_factory=dict)
     completion_tokens: int = 0
+    lengths: dict[tuple[int, int], int] = field(default_factory=dict)  # of continuations, by prompt and index
+    times: RequestMetrics | None = None
 
     def add(self, place: int, output: RequestOutput, hidden: bool = False) -> None:
         """Take in an output that holds new tokens only: a delta, or the final one. `hidden` tokens do not count."""
         self.prompt_tokens[place] = len(output.prompt_token_ids)
         self.cached_tokens[place] = output.num_cached_tokens
+        self.times = output.metrics
+        for one in output.outputs:
+            key = (place, one.index)
+            self.lengths[key] = self.lengths.get(key, 0) + len(one.token_ids)
         if not hidden:
             self.completion_tokens += sum(len(one.token_ids) for one in output.outputs)
 
@@ -45,6 +53,16 @@ class Usage:
         }
 
 
+def closing(service: Service, usage: Usage) -> dict[str, Any]:
+    """The fields at the end of an answer: on its last chunk, or on the whole."""
+    fields: dict[str, Any] = {}
+    if service.options.fingerprint_mode != "none":
+        fields["system_fingerprint"] = fingerprint(service)
+    if service.options.enable_per_request_metrics and usage.times is not None and len(usage.prompt_tokens) == 1:
+        fields["metrics"] = timings(usage.times, max(usage.lengths.values(), default=0))
+    return fields
+
+
 def usage_wanted(request: GenerationRequest, options: ServerOptions) -> tuple[bool, bool]:
     """Whether a stream ends with usage, and whether every chunk bears it."""
     if options.enable_force_include_usage:
@@ -57,6 +75,26 @@ def usage_wanted(request: GenerationRequest, options: ServerOptions) -> tuple[bo
 
 def json_response(body: Any) -> Response:
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def named_events(
+    events: AsyncGenerator[dict[str, Any], None], on_error: Callable[[Exception], dict[str, Any]]
+) -> StreamingResponse:
+    """Server-sent events that bear their `type` as name. An error on the way becomes one more."""
+
+    def line(event: dict[str, Any]) -> bytes:
+        return b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            async for event in events:
+                yield line(event)
+        except Exception as error:
+            yield line(on_error(error))
+        finally:
+            await events.aclose()
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
 def stream_response(chunks: AsyncGenerator[dict[str, Any], None]) -> StreamingResponse:

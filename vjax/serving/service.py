@@ -16,10 +16,12 @@ from vjax.errors import RequestError, VjaxError
 from vjax.frontend.inputs import PreparedRequest, Prompt
 from vjax.outputs import RequestOutput
 from vjax.sampling_params import SamplingParams
+from vjax.serving.beams import make_beams, run_beams
 from vjax.serving.errors import ApiError
 from vjax.serving.metrics import Metrics
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
+from vjax.serving.responses_store import ResponseStore
 
 if TYPE_CHECKING:
     from vjax.frontend.async_llm import AsyncLLM
@@ -47,6 +49,7 @@ class Service:
         self.metrics = Metrics(self.names[0], llm.stats)
         self.defaults = SamplingParams()
         self.max_new_tokens: int | None = None  # of the model's generation_config.json
+        self.responses = ResponseStore(options.responses_store)
         self.ready = False
         self.load = 0  # HTTP requests being answered
         self._running: set[str] = set()
@@ -94,6 +97,9 @@ class Service:
 
         Clients may repeat ids, the engine may not: it gets one of its own.
         """
+        interval = max(self.options.stream_interval, body.stream_interval or 1)
+        if interval > 1 and body.stream:
+            params = params.clone(stream_interval=interval)
         prepared = await self.llm.prepare(
             prompt,
             params,
@@ -107,6 +113,8 @@ class Service:
             prepared.params = prepared.params.clone(max_tokens=most)
             for child in prepared.children:
                 child.params = child.params.clone(max_tokens=most)
+        if body.use_beam_search:
+            make_beams(prepared, body, self.llm.limits.max_logprobs)
         return prepared
 
     async def run(self, prepared: PreparedRequest) -> AsyncGenerator[RequestOutput, None]:
@@ -116,7 +124,8 @@ class Service:
         if self.options.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", prepared.request_id, len(prepared.prompt_token_ids), prepared.params)
         try:
-            async with aclosing(self.llm.generate(prepared)) as outputs:
+            source = run_beams(self.llm, prepared, self._running) if prepared.beam else self.llm.generate(prepared)
+            async with aclosing(source) as outputs:
                 async for output in outputs:
                     watch.update(output)
                     yield output
