@@ -89,8 +89,9 @@ def test_commands_parse(path: Path) -> None:
         if words[:3] == ["python", "-m", "vjax.serve"]:
             words = ["vjax", "serve", *words[3:]]
         if words[0] == "vjax" and "[flags]" not in words:
-            parser, _ = cli._parser(words[1])
-            parser.parse_args(words[1:])
+            words = cli.joined(words[1:])
+            parser, _ = cli._parser(words[0])
+            parser.parse_args(words)
 
 
 @each_document

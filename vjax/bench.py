@@ -134,12 +134,17 @@ def _engine_options(args: argparse.Namespace, work: tuple[tuple[int, int], ...])
         gpu_memory_utilization=args.gpu_memory_utilization,
         hf_overrides=args.hf_overrides,
     )
-    shape = SHORT.get(args.model, args.model)
-    if shape in shapes.names():
-        folder = tempfile.mkdtemp(prefix="vjax-bench-")
-        Path(folder, "config.json").write_text(json.dumps(shapes.config(shape)))
-        options |= dict(model=folder, load_format="dummy")
-    return options
+    return options | shape_options(args.model)
+
+
+def shape_options(name: str) -> dict[str, Any]:
+    """What an engine needs for random weights of a shape; nothing for other names."""
+    shape = SHORT.get(name, name)
+    if shape not in shapes.names():
+        return {}
+    folder = tempfile.mkdtemp(prefix="vjax-bench-")
+    Path(folder, "config.json").write_text(json.dumps(shapes.config(shape)))
+    return dict(model=folder, load_format="dummy", skip_tokenizer_init=True)
 
 
 def _generate(llm: Any, batch: int, prompt: int, tokens: int, vocab: int) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from vjax.cli_args import normalise
+from vjax.cli_config import expand
 from vjax.errors import VjaxError
 from vjax.version import __version__
 
@@ -18,14 +19,23 @@ COMMANDS = {
     "export": ("vjax.export", "write a model's compiled graphs, to run without vjax"),
     "convert": ("vjax.convert", "write a model as a checkpoint that loads without renaming or merging"),
     "plan": ("vjax.plan", "what a model needs: weights, cache, how many requests fit"),
+    "chat": ("vjax.terminal.chat", "talk to a model, on a server or loaded here"),
+    "complete": ("vjax.terminal.complete", "continue texts, on a server or with a model loaded here"),
+    "run-batch": ("vjax.batches.command", "answer a file of requests in OpenAI's batch format"),
     "bench": ("vjax.bench", "measure prefill and decode offline"),
+    "bench serve": ("vjax.benchmarks.serve", "measure a running server over HTTP"),
+    "bench latency": ("vjax.benchmarks.latency", "measure one batch from beginning to end"),
+    "bench throughput": ("vjax.benchmarks.throughput", "measure many requests at once, offline"),
+    "bench startup": ("vjax.benchmarks.startup", "measure the time from nothing to the first token"),
+    "collect-env": ("vjax.collect_env", "print what a bug report needs: versions, devices, settings"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. An error that vjax raises on purpose is one line on stderr, unless `VJAX_LOG=debug`."""
-    argv = normalise(sys.argv[1:] if argv is None else argv)
+    argv = joined(normalise(sys.argv[1:] if argv is None else argv))
     try:
+        argv = expand(argv)
         parser, run = _parser(argv[0] if argv else "")
         args = parser.parse_args(argv)
         return int(run(args))
@@ -41,11 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def joined(argv: Sequence[str]) -> list[str]:
+    """`bench serve` is one word for argparse. A model in a folder of such a name is `./serve`."""
+    name = " ".join(argv[:2])
+    return [name, *argv[2:]] if name in COMMANDS and " " in name else list(argv)
+
+
 def _parser(command: str):  # type: ignore[no-untyped-def]
     parser = argparse.ArgumentParser(
         prog="vjax",
         description="Serves language models from compiled JAX graphs.",
-        epilog="`vjax COMMAND --help` lists a command's options.",
+        epilog="`vjax COMMAND --help` lists a command's options; `--config FILE` reads them from a YAML file.",
     )
     parser.add_argument("--version", "-v", action="version", version=f"vjax {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

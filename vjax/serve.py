@@ -12,6 +12,8 @@ from vjax.serving.options import ServerOptions
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_tag", metavar="MODEL", nargs="?", help="folder, .gguf file, or a registered name")
+    parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS,
+                        help="YAML file with flags; the command line wins")  # fmt: skip
     add_flags(parser, EngineConfig, "engine")
     add_flags(parser, ServerOptions, "server")
     parser.add_argument("--disable-log-requests", dest="enable_log_requests", action="store_false",

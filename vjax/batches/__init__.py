@@ -1,0 +1,1 @@
+"""`vjax run-batch`: files of requests, OpenAI's batch format."""

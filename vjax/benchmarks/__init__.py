@@ -1,0 +1,1 @@
+"""`vjax bench serve`, `latency`, `throughput` and `startup`."""
