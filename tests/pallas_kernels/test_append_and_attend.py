@@ -13,7 +13,7 @@ from tests.pallas_kernels.interpreter import interpret
 from vjax.layers.norms import rms_norm
 from vjax.layers.paging import KVPool
 from vjax.layers.rope import Rope, rotate
-from vjax.pallas_kernels.paged_attention import Preparation, reference, triton_decode
+from vjax.pallas_kernels.paged_attention import Preparation, reference, triton_append
 
 PAGE, LAYER, PAGES = 4, 1, 160
 LENGTHS = [9, 0, 300, 1, 65, 64, 2, 128]
@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("heads", [(2, 3), (1, 17)])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_as_the_layers_do_it_one_by_one(name: str, heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_decode, "call", interpret)
+    monkeypatch.setattr(triton_append, "call", interpret)
     variant = {"rope": None, "norm": False, "offset": 0.0, "window": None, "softcap": None, "sinks": False} | VARIANTS[
         name
     ]
@@ -59,7 +59,7 @@ def test_as_the_layers_do_it_one_by_one(name: str, heads: tuple[int, int], monke
 
     norms = dict(q_norm=q_norm, k_norm=k_norm, eps=1e-5, offset=variant["offset"]) if variant["norm"] else {}
     do = Preparation(*(tables or ()), **norms)
-    got, k_pool, v_pool = triton_decode.append_and_attend(
+    got, k_pool, v_pool = triton_append.append_and_attend(
         qkv, pool.k, pool.v, table, kv_len, do, first_page=LAYER * PAGES, **options
     )
     used = np.asarray(LENGTHS) > 0

@@ -32,15 +32,11 @@ def paged_attention(
     picked = dispatch.pick(
         "paged_attention", _obstacle(q.shape[2], q.shape[3], v_pool, scale), cpu.obstacle(q, k_pool, v_pool)
     )
-    if picked == "triton":
+    if picked == "triton" and v_pool is not None:
         # Imported here: Triton is not on every machine, and slow to import.
-        from vjax.pallas_kernels.paged_attention import triton_decode, triton_latent, triton_ragged
+        from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
 
         options["first_page"] = first_page
-        if v_pool is None:
-            row, seen = _each_token(kv_len, query_start, positions, decode)
-            options |= {"value_dim": value_dim, "sinks": None if sinks is None else sinks[0]}
-            return triton_latent.latent_attention(q[:, 0], k_pool, page_table, row, seen, **options)[:, None]
         args = (q, k_pool, v_pool, page_table, kv_len)
         if decode:
             return triton_decode.decode_attention(*args, **options)
@@ -65,11 +61,11 @@ def append_and_attend(
     and the value into the pools at position `kv_len - 1`, attention: `[S, K, G, D]`, and the pools, changed in place.
     """
     obstacle = _obstacle(qkv.shape[2] - 2, qkv.shape[3], v_pool, scale)
-    if v_pool is None or dispatch.pick("paged_attention", obstacle, "it has no such form") != "triton":
+    if v_pool is None or dispatch.pick("append_and_attend", obstacle) != "triton":
         return None
-    from vjax.pallas_kernels.paged_attention import triton_decode
+    from vjax.pallas_kernels.paged_attention import triton_append
 
-    return triton_decode.append_and_attend(
+    return triton_append.append_and_attend(
         qkv, k_pool, v_pool, page_table, kv_len, preparation, scale=scale, first_page=first_page, window=window,
         softcap=softcap, sinks=sinks,
     )  # fmt: skip
@@ -87,12 +83,19 @@ def _each_token(
     return jnp.minimum(row, kv_len.shape[0] - 1), seen
 
 
+def _latent_obstacle(dim: int, scale: float) -> str | None:
+    """Why the latent kernel cannot take these inputs, or None."""
+    if dim > MAX_LATENT:
+        return f"keys are {dim} wide, more than {MAX_LATENT}"
+    return f"the scale is {scale}" if scale <= 0 else None
+
+
 def _obstacle(groups: int, dim: int, v_pool: jax.Array | None, scale: float) -> str | None:
     """Why the kernels cannot take these inputs, or None."""
     if scale <= 0:
         return f"the scale is {scale}"
     if v_pool is None:
-        return None if dim <= MAX_LATENT else f"keys are {dim} wide, more than {MAX_LATENT}"
+        return "the cache holds keys alone"
     if dim > MAX_DIM:
         return f"heads are {dim} wide, more than {MAX_DIM}"
     if groups > MAX_GROUP:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_decode import Config, plan_units
+from vjax.pallas_kernels.paged_attention.triton_append import Config, plan_units
 from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, capped, page_offsets, sinks_or
 from vjax.pallas_kernels.triton_call import call
 
