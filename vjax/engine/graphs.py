@@ -101,7 +101,7 @@ class Graphs:
         sizes = [s for s in (self.plan.decode if decode else self.plan.prefill) if s >= size]
         if not sizes:
             raise ValueError(f"a step of {size} tokens is larger than the largest bucket")
-        asked = {"edits": edits, "prompt_logprobs": prompt_logprobs, "chosen_logprobs": chosen_logprobs}
+        asked: dict[str, Any] = {"edits": edits, "prompt_logprobs": prompt_logprobs, "chosen_logprobs": chosen_logprobs}
         keys = [self.plan.key(decode, s, **asked) for s in sizes]
         for key in keys:
             compiled = self._ready.get(key)
