@@ -234,7 +234,7 @@ TIMES = [
 ]  # fmt: skip
 
 
-def append_time(rows: int, keys: int, config: triton_append.Config, heads: tuple[int, int] = (8, 4)) -> float:
+def append_time(rows: int, keys: int, config: triton_decode.Config, heads: tuple[int, int] = (8, 4)) -> float:
     """Seconds of a decode step's attention in one layer, with norms, rope and the cache's new entry."""
     case = Case(((keys - 1, 1),) * rows, heads)
     (_, k, v, f), count, layers = inputs(case)
@@ -269,7 +269,7 @@ def tune_append() -> None:
             (64, 4, 3, 64, 528), (64, 4, 2, 64, 528), (32, 4, 3, 64, 528), (32, 4, 4, 64, 528), (32, 2, 3, 64, 528),
             (64, 4, 3, 256, 528), (64, 4, 3, 128, 264), (32, 4, 3, 256, 528),
         ):  # fmt: skip
-            took = append_time(rows, keys, triton_append.Config(block, warps, stages, shortest, programs))
+            took = append_time(rows, keys, triton_decode.Config(block, warps, stages, shortest, programs))
             floor = rows * keys * 8 * 128 * 2 * 2 / 4.3e12
             note = f"{block=} {warps=} {stages=} {shortest=} {programs=}"
             print(f"append rows {rows} keys {keys} {note} {took * 1e6:.1f} us, floor {floor * 1e6:.1f}", flush=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from vjax.errors import ModelError
 from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels.paged_attention import paged_attention
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +52,23 @@ def test_cuda_takes_the_kernel_where_it_can(monkeypatch: pytest.MonkeyPatch) -> 
     dispatch.choose()
     with dispatch.lowering_for("cuda"):
         assert dispatch.pick("paged_attention") == "reference"
+
+
+def test_what_is_not_proven_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_missing", lambda: None)
+    with dispatch.lowering_for("cuda"):
+        for op in dispatch.UNPROVEN:
+            dispatch.choose()
+            assert dispatch.pick(op) == "reference"
+            dispatch.choose({op: "triton"})
+            assert dispatch.pick(op) == "triton"
+
+
+def test_latents_have_a_kernel_of_their_own() -> None:
+    shape = jax.ShapeDtypeStruct
+    q, pool = shape((2, 1, 4, 24), jnp.float32), shape((8, 16, 24), jnp.float32)
+    numbers = [shape(size, jnp.int32) for size in ((2, 4), (2,), (3,), (2,))]
+    dispatch.choose()
+    jax.eval_shape(lambda q, k, *more: paged_attention(q, k, None, *more, decode=True, value_dim=16, scale=1.0),
+                   q, pool, *numbers)  # fmt: skip
+    assert dispatch.chosen() == {"latent_attention": "reference"}

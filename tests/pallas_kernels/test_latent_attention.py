@@ -11,7 +11,7 @@ import pytest
 from tests.pallas_kernels.interpreter import interpret
 from tests.pallas_kernels.test_paged_attention import CASES, problem
 from vjax.pallas_kernels.paged_attention import api, reference, triton_latent
-from vjax.pallas_kernels.paged_attention.triton_append import Config
+from vjax.pallas_kernels.paged_attention.triton_decode import Config
 
 OPTIONS: list[dict[str, Any]] = [{}, dict(window=5), dict(softcap=2.0, window=40)]
 DECODE = [(9, 1), (0, 1), (300, 1), (64, 1)]

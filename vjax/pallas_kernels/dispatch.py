@@ -97,9 +97,14 @@ def pick(op: str, obstacle: str | None = None, native: str | None = "it has no n
 
     Raises `ModelError` when an implementation was asked for by name and cannot run.
     """
-    if op in UNPROVEN and op not in _wanted:
-        obstacle = "it is not proven on a GPU yet, and has to be asked for"
-    obstacles = {"triton": obstacle or _obstacle(), "native": native or _native_obstacle(), "reference": None}
+    unproven = (
+        "it is not proven on a GPU yet, and has to be asked for" if op in UNPROVEN and op not in _wanted else None
+    )
+    obstacles = {
+        "triton": obstacle or _obstacle() or unproven,
+        "native": native or _native_obstacle(),
+        "reference": None,
+    }
     name = _wanted.get(op) or next(name for name, found in obstacles.items() if found is None)
     if obstacles[name]:
         raise ModelError(f"kernels[{op!r}] is {name!r}, but {obstacles[name]}.")

@@ -29,11 +29,18 @@ def paged_attention(
     `sinks[K, G]` are scores that take part in each query's softmax, with no value (GPT-OSS).
     """
     options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap, sinks=sinks)
-    picked = dispatch.pick(
-        "paged_attention", _obstacle(q.shape[2], q.shape[3], v_pool, scale), cpu.obstacle(q, k_pool, v_pool)
-    )
-    if picked == "triton" and v_pool is not None:
-        # Imported here: Triton is not on every machine, and slow to import.
+    # Triton is imported where it is needed: it is not on every machine, and slow to import.
+    if v_pool is None:
+        if dispatch.pick("latent_attention", _latent_obstacle(q.shape[3], scale)) == "triton":
+            from vjax.pallas_kernels.paged_attention import triton_latent
+
+            row, seen = _each_token(kv_len, query_start, positions, decode)
+            options |= {"value_dim": value_dim, "first_page": first_page, "sinks": None if sinks is None else sinks[0]}
+            return triton_latent.latent_attention(q[:, 0], k_pool, page_table, row, seen, **options)[:, None]
+        picked = "reference"
+    else:
+        picked = dispatch.pick("paged_attention", _obstacle(q.shape[2], q.shape[3], scale), cpu.obstacle(q, k_pool))
+    if picked == "triton":
         from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
 
         options["first_page"] = first_page
@@ -42,7 +49,7 @@ def paged_attention(
             return triton_decode.decode_attention(*args, **options)
         return triton_ragged.ragged_attention(*args, query_start, positions, **options)
     table = page_table + first_page
-    if decode and picked == "native" and v_pool is not None:
+    if decode and picked == "native":
         return cpu.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
     options |= {"value_dim": value_dim}
     if decode:
@@ -60,7 +67,7 @@ def append_and_attend(
     `qkv[S, K, G + 2, D]`: each key/value head's queries, key and value. Norms and rope as `preparation` says, the key
     and the value into the pools at position `kv_len - 1`, attention: `[S, K, G, D]`, and the pools, changed in place.
     """
-    obstacle = _obstacle(qkv.shape[2] - 2, qkv.shape[3], v_pool, scale)
+    obstacle = _obstacle(qkv.shape[2] - 2, qkv.shape[3], scale)
     if v_pool is None or dispatch.pick("append_and_attend", obstacle) != "triton":
         return None
     from vjax.pallas_kernels.paged_attention import triton_append
@@ -90,12 +97,10 @@ def _latent_obstacle(dim: int, scale: float) -> str | None:
     return f"the scale is {scale}" if scale <= 0 else None
 
 
-def _obstacle(groups: int, dim: int, v_pool: jax.Array | None, scale: float) -> str | None:
+def _obstacle(groups: int, dim: int, scale: float) -> str | None:
     """Why the kernels cannot take these inputs, or None."""
     if scale <= 0:
         return f"the scale is {scale}"
-    if v_pool is None:
-        return "the cache holds keys alone"
     if dim > MAX_DIM:
         return f"heads are {dim} wide, more than {MAX_DIM}"
     if groups > MAX_GROUP:

@@ -10,10 +10,8 @@ import numpy as np
 LANES = 16  # channels of the widest vector: heads must be a multiple of it
 
 
-def obstacle(q: jax.Array, k_pool: jax.Array, v_pool: jax.Array | None) -> str | None:
+def obstacle(q: jax.Array, k_pool: jax.Array) -> str | None:
     """Why `decode_attention` cannot take these arrays, or None."""
-    if v_pool is None:
-        return "the cache holds keys alone"
     if q.dtype != jnp.float32 or k_pool.dtype != jnp.float32:
         return f"queries are {q.dtype} and the cache is {k_pool.dtype}"
     return f"heads are {q.shape[-1]} wide, no multiple of {LANES}" if q.shape[-1] % LANES else None

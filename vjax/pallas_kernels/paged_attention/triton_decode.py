@@ -65,35 +65,37 @@ def decode_attention(
         PAGE=k_pool.shape[1], BLOCK_G=max(16, triton.next_power_of_2(groups)), BLOCK=config.block,
     )  # fmt: skip
     return call(
-        _join, (kv_heads * groups, rows), (values, peak, total, first_unit, sinks_or(sinks, total)),
+        join, (kv_heads * groups, rows), (values, peak, total, first_unit, sinks_or(sinks, total)),
         [(q.shape, q.dtype)], 4, 2, HEADS=kv_heads * groups, DIM=dim, BLOCK_D=heads["BLOCK_D"], BLOCK=JOINED,
         SINKS=sinks is not None,
     )[0]  # fmt: skip
 
 
 def plan_units(
-    kv_len: jax.Array, most_keys: int, kv_heads: int, window: int | None, config: Config
+    kv_len: jax.Array, most_keys: int, kv_heads: int, window: int | None, config: Config, *, least: int = 0
 ) -> tuple[jax.Array, jax.Array]:
     """The chunks of all rows: units `[U, 3]` int32 (row, first key, end), and where each row's begin, `[S + 1]`.
 
-    Unused units are empty. The same for every layer of a kind, so XLA computes it once a step.
+    Rows have `least` units or more, of which those without keys are empty; the row of unused units is -1. The same for
+    every layer of a kind, so XLA computes it once a step.
     """
     rows = kv_len.shape[0]
     wanted = -(-config.programs // kv_heads)
-    count = min(rows + wanted, rows * -(-most_keys // config.shortest))
+    count = min(rows + wanted, rows * max(-(-most_keys // config.shortest), least))
     begin = jnp.zeros_like(kv_len) if window is None else jnp.maximum(kv_len - window, 0)
     length = kv_len - begin
     # Rounding up costs each row at most one unit, so `rows + wanted` always suffice.
     chunk = jnp.maximum(-(-jnp.sum(length) // wanted), config.shortest)
     chunk = -(-chunk // config.block) * config.block
-    first_unit = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(-(-length // chunk), dtype=jnp.int32)])
+    each = jnp.maximum(-(-length // chunk), least)
+    first_unit = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(each, dtype=jnp.int32)])
     unit = jnp.arange(count, dtype=jnp.int32)
     row = jnp.sum(first_unit[1:] <= unit[:, None], axis=1, dtype=jnp.int32)  # a search without a loop
     used = row < rows
     row = jnp.minimum(row, rows - 1)
-    first = jnp.where(used, begin[row] + (unit - first_unit[row]) * chunk, 0)
-    end = jnp.where(used, jnp.minimum(first + chunk, kv_len[row]), 0)
-    return jnp.stack([row, first, end], axis=1), first_unit
+    first = begin[row] + (unit - first_unit[row]) * chunk
+    end = jnp.minimum(first + chunk, kv_len[row])
+    return jnp.where(used, jnp.stack([row, first, end]), jnp.array([[-1], [0], [0]], jnp.int32)).T, first_unit
 
 
 @triton.jit
@@ -138,7 +140,7 @@ def _attend(
 
 
 @triton.jit
-def _join(
+def join(
     values, peak_in, total_in, first_unit, sinks, out,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip

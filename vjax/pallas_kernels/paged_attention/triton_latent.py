@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from vjax.pallas_kernels.paged_attention.triton_append import Config, plan_units
+from vjax.pallas_kernels.paged_attention.triton_decode import JOINED, Config, join, plan_units
 from vjax.pallas_kernels.paged_attention.triton_parts import LOG2_E, MASKED, capped, page_offsets, sinks_or
 from vjax.pallas_kernels.triton_call import call
 
-JOINED = 16  # chunks that the joining kernel reads at once
 SPLIT = 256  # more tokens than this fill the GPU without their keys being cut into chunks
 
 
@@ -44,21 +43,19 @@ def latent_attention(
         begin = jnp.zeros_like(kv_len) if window is None else jnp.maximum(kv_len - window, 0)
         units = jnp.stack([jnp.arange(tokens, dtype=jnp.int32), begin, kv_len], axis=1)
         outs = [((tokens, heads, value_dim), q.dtype), ((1,), jnp.float32), ((1,), jnp.float32)]
-    sizes = dict(
-        HEADS=heads, VALUE=value_dim, BLOCK_V=max(16, triton.next_power_of_2(value_dim)), SINKS=sinks is not None
-    )  # fmt: skip
+    block_v, with_sinks = max(16, triton.next_power_of_2(value_dim)), sinks is not None
     given = sinks_or(sinks, units)
     values, peaks, totals = call(
         _attend, (groups, units.shape[0]), (q, pool, page_table, row, units, given, first_page), outs, config.warps,
-        config.stages, **sizes, DIM=dim, BLOCK_R=max(16, triton.next_power_of_2(dim - value_dim)), BLOCK_H=block_h,
-        SCALE=scale, SOFTCAP=softcap or 0.0, TABLE_WIDTH=page_table.shape[1], PAGE=pool.shape[1], BLOCK=config.block,
-        SPLIT=split,
+        config.stages, HEADS=heads, VALUE=value_dim, BLOCK_V=block_v, SINKS=with_sinks, DIM=dim,
+        BLOCK_R=max(16, triton.next_power_of_2(dim - value_dim)), BLOCK_H=block_h, SCALE=scale, SOFTCAP=softcap or 0.0,
+        TABLE_WIDTH=page_table.shape[1], PAGE=pool.shape[1], BLOCK=config.block, SPLIT=split,
     )  # fmt: skip
     if not split:
         return values
     (out,) = call(
-        _join, (heads, tokens), (values, peaks, totals, first_unit, given), [((tokens, heads, value_dim), q.dtype)],
-        4, 2, **sizes, BLOCK=JOINED,
+        join, (heads, tokens), (values, peaks, totals, first_unit, given), [((tokens, heads, value_dim), q.dtype)],
+        4, 2, HEADS=heads, DIM=value_dim, BLOCK_D=block_v, BLOCK=JOINED, SINKS=with_sinks,
     )  # fmt: skip
     return out
 
@@ -115,38 +112,3 @@ def _attend(
             part = token * HEADS + h
             acc = acc / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(values + part[:, None] * VALUE + v[None, :], acc.to(values.dtype.element_ty), mask=here)
-
-
-@triton.jit
-def _join(
-    values, peaks, totals, first_unit, sinks, out, HEADS: tl.constexpr, VALUE: tl.constexpr, BLOCK_V: tl.constexpr,
-    SINKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Grid (H, T): one head of one token. An attention sink joins as one more peak and total, without values."""
-    head = tl.program_id(0)
-    token = tl.program_id(1)
-    begin = tl.load(first_unit + token)
-    end = tl.load(first_unit + token + 1)
-    v = tl.arange(0, BLOCK_V)
-    if SINKS:
-        peak = tl.load(sinks + head + tl.zeros([1], tl.int32)) * LOG2_E
-        total = tl.full([1], 1.0, tl.float32)
-    else:
-        peak = tl.full([1], MASKED, tl.float32)
-        total = tl.zeros([1], tl.float32)
-    acc = tl.zeros([BLOCK_V], tl.float32)
-    for start in tl.range(begin, end, BLOCK):
-        unit = start + tl.arange(0, BLOCK)
-        used = unit < end
-        at = unit.to(tl.int64) * HEADS + head
-        each_peak = tl.load(peaks + at, mask=used, other=MASKED)
-        each_total = tl.load(totals + at, mask=used, other=0.0)
-        part = tl.load(values + at[:, None] * VALUE + v[None, :], mask=used[:, None] & (v < VALUE)[None, :], other=0.0)
-        new_peak = tl.maximum(peak, tl.max(each_peak, 0))
-        weights = tl.exp2(each_peak - new_peak)
-        keep = tl.exp2(peak - new_peak)
-        total = total * keep + tl.sum(weights * each_total, 0)
-        acc = acc * keep + tl.sum(weights[:, None] * part, 0)
-        peak = new_peak
-    result = acc / tl.where(total > 0, total, 1.0)
-    tl.store(out + (token.to(tl.int64) * HEADS + head) * VALUE + v, result.to(out.dtype.element_ty), mask=v < VALUE)
