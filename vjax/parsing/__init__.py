@@ -1,0 +1,1 @@
+"""What a model wrote, taken apart: its reasoning, its answer, its calls of tools."""
