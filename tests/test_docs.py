@@ -165,7 +165,7 @@ def test_every_row_is_proven(row: str) -> None:
     cases = [case for case in CASES + ENCODERS if f"`{case.config['architectures'][0]}`" in architectures]
     assert cases
     assert proven.strip()
-    gguf = {architecture_name(case) for case in CASES if case.gguf}
+    gguf = {architecture_name(case) for case in CASES + ENCODERS if case.gguf}
     assert set(re.findall("`(.+?)`", formats)) <= gguf
 
 

@@ -23,7 +23,7 @@ PRE_TOKENIZERS |= {"granite": "refact", "arcee": "llama-bpe", "smollm3": "smaug-
 PRE_TOKENIZERS |= {"seed_oss": "seed-coder", "ernie4_5": "default", "glm4": "glm4"}
 PRE_TOKENIZERS |= {"olmo2": "dbrx", "olmo3": "dbrx", "exaone4": "exaone4", "hunyuan_v1_dense": "hunyuan-dense"}
 PRE_TOKENIZERS |= {"gpt2": "gpt-2", "minicpm3": "default", "glm": "chatglm-bpe", "internlm3": "default"}
-PRE_TOKENIZERS |= {"glm_moe_dsa": "glm4", "gemma4_text": "default"}
+PRE_TOKENIZERS |= {"glm_moe_dsa": "glm4", "gemma4_text": "default", "modernbert": "modern-bert"}
 PRE_TOKENIZERS |= HYBRID_PRE_TOKENIZERS
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
 

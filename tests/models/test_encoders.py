@@ -9,11 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gguf import PoolingType
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import vjax
 from tests.goldens import EncoderGolden, load_encoder_case
 from tests.goldens.cases import ENCODERS
+from tests.goldens.gguf_encoders import encoder_gguf
 from vjax import LLM, EngineConfig
 from vjax.engine.encode import _batches
 from vjax.engine.engine import Engine
@@ -39,6 +41,28 @@ def test_padded_batches_equal_transformers(golden: EncoderGolden, tmp_path: Path
     values = model.encode(params, jnp.asarray(tokens), jnp.asarray(lengths), task)
     for value, length, want in zip(values, lengths, golden.values, strict=True):
         np.testing.assert_allclose(value if model.labels else value[:length], want, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [case.name for case in ENCODERS if case.gguf])
+def test_gguf_gives_the_same_values(name: str, tmp_path: Path) -> None:
+    golden = load_encoder_case(name)
+    model, params = vjax.load(encoder_gguf(golden, tmp_path / "m.gguf"), use_tqdm_on_load=False)
+    assert isinstance(model, Encoder)
+    task = "classify" if model.labels else "token_embed"
+    text, want = golden.texts[-1], golden.values[-1]
+    values = model.encode(params, jnp.asarray(text)[None], jnp.asarray([len(text)]), task)
+    np.testing.assert_allclose(values[0], want, atol=1e-4)
+
+
+def test_text_through_a_gguf_file(tmp_path: Path) -> None:
+    golden = load_encoder_case("bert")
+    llm = LLM(str(encoder_gguf(golden, tmp_path / "m.gguf", PoolingType.MEAN)), use_tqdm_on_load=False)
+    (output,) = llm.encode("Hi", use_tqdm=False)
+    assert output.prompt_token_ids == [2, 5 + 7, 31 + 8, 3]  # [CLS] h ##i [SEP]
+    text, value = golden.texts[-1].tolist(), golden.values[-1].mean(0)
+    (output,) = llm.encode(text, use_tqdm=False)
+    np.testing.assert_allclose(output.outputs.data, value / np.linalg.norm(value), atol=1e-4)
+    llm.shutdown()
 
 
 def test_llm_encodes(golden: EncoderGolden, tmp_path: Path) -> None:

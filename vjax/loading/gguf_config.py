@@ -9,6 +9,7 @@ import numpy as np
 
 from vjax.errors import CheckpointError, ModelError
 from vjax.loading.gguf import GGUFFile
+from vjax.loading.gguf_encoders import ENCODER_FIXES
 from vjax.loading.gguf_fields import Fields
 from vjax.loading.gguf_fixes import FIXES
 from vjax.loading.gguf_gemma4 import gemma4
@@ -56,6 +57,8 @@ ARCHITECTURES = {
     "minicpm3": ("minicpm3", "MiniCPM3ForCausalLM"),
     "chatglm": ("glm", "GlmForCausalLM"),
     "glm-dsa": ("glm_moe_dsa", "GlmMoeDsaForCausalLM"),
+    "bert": ("bert", "BertModel"),
+    "modern-bert": ("modernbert", "ModernBertModel"),
     "mamba2": ("mamba2", "Mamba2ForCausalLM"),
     "granitehybrid": ("bamba", "BambaForCausalLM"),
     "falcon-h1": ("falcon_h1", "FalconH1ForCausalLM"),
@@ -73,6 +76,7 @@ UNUSED = {
     ("qwen35moe", "feed_forward_length"),
 }
 VARYING = ("gemma4",)  # whose layers may differ in these: what it adds looks at all
+ALL_FIXES = {**FIXES, **LATENT_FIXES, **HYBRID_FIXES, **ENCODER_FIXES, "gemma4": gemma4}
 MAX_LAYERS = 10_000
 LONG = "rope_factors_long.weight"
 
@@ -104,8 +108,8 @@ def hf_config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
     window = fields.optional("attention.sliding_window", int)
     if window:
         hf["sliding_window"] = window
-    if fix := {**FIXES, **LATENT_FIXES, **HYBRID_FIXES, "gemma4": gemma4}.get(architecture):
-        fix(hf, fields)
+    if architecture in ALL_FIXES:
+        ALL_FIXES[architecture](hf, fields)
     return hf
 
 

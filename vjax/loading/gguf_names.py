@@ -121,7 +121,7 @@ EXPERT = {
 # So are StableLM's norms of each head.
 EXPERT |= {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 
-_STEM = r"(?:model\.layers|backbone\.layers|transformer\.h)"
+_STEM = r"(?:model\.layers|backbone\.layers|transformer\.h|bert\.encoder\.layer)"
 _HF = re.compile(_STEM + r"\.(?P<layer>\d+)\.(?P<part>.+)[._](?P<kind>weight|bias)")
 _GGUF = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<kind>weight|bias)")
 _HF_BARE = re.compile(_STEM + r"\.(?P<layer>\d+)\.(?P<part>.+)")

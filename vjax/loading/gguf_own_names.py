@@ -37,6 +37,24 @@ OWN_LAYERS = {
         "post_per_layer_input_norm": "post_norm",
     },
     "chatglm": {"self_attn.query_key_value": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "bert": {
+        "attention.self.query": "attn_q",
+        "attention.self.key": "attn_k",
+        "attention.self.value": "attn_v",
+        "attention.output.dense": "attn_output",
+        "attention.output.LayerNorm": "attn_output_norm",
+        "intermediate.dense": "ffn_up",
+        "output.dense": "ffn_down",
+        "output.LayerNorm": "layer_output_norm",
+    },
+    "modern-bert": {
+        "attn_norm": "attn_norm",
+        "mlp_norm": "ffn_norm",
+        "attn.Wqkv": "attn_qkv",
+        "attn.Wo": "attn_output",
+        "mlp.Wi": "ffn_up",
+        "mlp.Wo": "ffn_down",
+    },
     "gpt2": {
         "ln_1": "attn_norm",
         "ln_2": "ffn_norm",
@@ -47,6 +65,22 @@ OWN_LAYERS = {
     },
 }
 OWN_ROOTS = {
+    "bert": {
+        "bert.embeddings.word_embeddings": "token_embd",
+        "bert.embeddings.position_embeddings": "position_embd",
+        "bert.embeddings.token_type_embeddings": "token_types",
+        "bert.embeddings.LayerNorm": "token_embd_norm",
+        "bert.pooler.dense": "cls",
+        "classifier": "cls.output",
+    },
+    "modern-bert": {
+        "model.embeddings.tok_embeddings": "token_embd",
+        "model.embeddings.norm": "token_embd_norm",
+        "model.final_norm": "output_norm",
+        "head.dense": "cls",
+        "head.norm": "cls.norm",
+        "classifier": "cls.output",
+    },
     "gemma4": {
         "model.embed_tokens_per_layer": "per_layer_token_embd",
         "model.per_layer_model_projection": "per_layer_model_proj",
@@ -62,4 +96,5 @@ OWN_BARE = {
         "router.per_expert_scale": "ffn_down_exps.scale",
     },
 }
-STEMS = {"gpt2": "transformer.h"}  # of the names of layers, where it is not `model.layers`
+# Of the names of layers, where it is not `model.layers`.
+STEMS = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}

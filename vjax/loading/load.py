@@ -23,6 +23,7 @@ from vjax.loading.checkpoint import load_params, param_dtype
 from vjax.loading.dtypes import resolve_dtype
 from vjax.loading.gguf import GGUFFile, open_gguf
 from vjax.loading.gguf_config import hf_config_from_gguf
+from vjax.loading.gguf_encoders import ENCODER_FIXES, sentence_from_gguf
 from vjax.loading.gguf_names import to_gguf_name, to_hf_name
 from vjax.loading.hf_config import read_hf_config, read_json_object
 from vjax.loading.mxfp4 import unpacking
@@ -84,9 +85,12 @@ def load_encoder(config: EngineConfig, mesh: Mesh) -> tuple[Encoder, Tree]:
 
 
 def is_encoder_folder(config: EngineConfig) -> bool:
-    """Whether the model encodes: a bare model or a classifier by its architecture, or with Sentence Transformers'
-    files beside it."""
+    """Whether the model encodes: a bare model or a classifier by its architecture (in GGUF, BERT and its kin), or with
+    Sentence Transformers' files beside it."""
     source = find_source(config.model, progress=config.use_tqdm_on_load, weights=False)
+    if source.kind == "gguf":
+        with closing(open_gguf(source.path)) as gguf:
+            return gguf.metadata.get("general.architecture") in ENCODER_FIXES
     if source.kind != "hf":
         return False
     hf = {**read_hf_config(source.path), **(config.hf_overrides or {})}
@@ -107,7 +111,7 @@ def load_with_config(
     else:
         hf = read_hf_config(source.path)
     hf = {**hf, **(config.hf_overrides or {})}
-    sentence = _sentence(source.path)
+    sentence = sentence_from_gguf(gguf) if gguf is not None else _sentence(source.path)
     model = Encoder.from_hf(hf, sentence) if sentence or is_encoder(hf) else Model.from_hf(hf)
     if encoder is not None and isinstance(model, Encoder) != encoder:
         does, use = ("generates", "generate") if encoder else ("encodes", "LLM.encode")

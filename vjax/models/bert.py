@@ -65,6 +65,7 @@ def classifier(config: ModelConfig, labels: int) -> Tree:
 FAMILY = Family(
     name="BERT",
     architectures=("BertModel", "BertForSequenceClassification"),
+    gguf=("bert",),  # RoBERTa too
     config=config,
     params=params,
     block=llama.post_norm_block,

@@ -103,6 +103,7 @@ def classifier(config: ModelConfig, labels: int) -> Tree:
 FAMILY = Family(
     name="ModernBERT",
     architectures=("ModernBertModel", "ModernBertForSequenceClassification"),
+    gguf=("modern-bert",),
     config=config,
     params=params,
     block=block,

@@ -33,11 +33,16 @@ ENCODERS = (
         encoder("BertModel", "bert", hidden_act="gelu", layer_norm_eps=1e-12, type_vocab_size=2),
         switches=({"hidden_act": "relu"}, {"is_decoder": True}),
     ),
-    Case("bert-classifier", encoder("BertForSequenceClassification", "bert", num_hidden_layers=3, **labels(3))),
+    Case(
+        "bert-classifier",
+        encoder("BertForSequenceClassification", "bert", num_hidden_layers=3, **labels(3)),
+        gguf=False,  # llama.cpp leaves out the pooler
+    ),
     Case(
         "roberta",
         encoder("RobertaModel", "roberta", pad_token_id=1, max_position_embeddings=40, type_vocab_size=1),
         switches=({"pad_token_id": 0},),
+        gguf=False,  # as the next one
     ),
     Case(
         "xlm-roberta-classifier",  # as bge-reranker: one label
@@ -57,10 +62,16 @@ ENCODERS = (
         "modernbert-classifier",
         modernbert("ModernBertForSequenceClassification", classifier_pooling="mean", norm_bias=True, **labels(4)),
         switches=({"classifier_pooling": "cls"}, {"classifier_activation": "relu"}, {"norm_bias": False}),
+        gguf=False,  # llama.cpp has no biases here
     ),
     Case(
         "qwen3-embedder",
         decoder("Qwen3Model", "qwen3", head_dim=14, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True),
+        gguf=False,
     ),
-    Case("llama-classifier", decoder("LlamaForSequenceClassification", "llama", pad_token_id=0, **labels(5))),
+    Case(
+        "llama-classifier",
+        decoder("LlamaForSequenceClassification", "llama", pad_token_id=0, **labels(5)),
+        gguf=False,
+    ),
 )
