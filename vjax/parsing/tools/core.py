@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart
 from vjax.parsing.tools.cursor import Cursor, Malformed, Step
+from vjax.parsing.tools.typed import Schema
 
+NAME = re.compile(r"[\w.:/@$-]+\Z")
 MOST_FAILURES = 1000  # blocks that are no calls, after which all is text
 
 
@@ -22,14 +25,17 @@ class Format:
     bare: tuple[str, ...] = ()
     after: tuple[str, ...] = ("</think>",)
     drop: tuple[str, ...] = ()
+    new_id: Callable[[], str] | None = None  # for calls, where the format's ids have a form of their own
     special: bool = False  # whether its markers are special tokens, which a decoder may skip
 
 
 class Calls:
     """What a format's reader tells, and the cursor it reads from."""
 
-    def __init__(self, tools: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, tools: Iterable[dict[str, Any]], new_id: Callable[[], str] | None = None) -> None:
         self.cursor = Cursor()
+        self._new_id = new_id
+        self._schemas: dict[str, Schema] = {}
         self.count = 0
         self._functions = {f.get("name"): f for tool in tools if isinstance(f := tool.get("function"), dict)}
         self._pieces: list[Piece] = []
@@ -38,18 +44,19 @@ class Calls:
         self.said = False  # any text yet
         self._after_call = False
 
-    def schema(self, name: str) -> dict[str, Any] | None:
+    def schema(self, name: str) -> Schema | None:
         """The JSON schema of a tool's parameters; None for unknown tools."""
-        function = self._functions.get(name)
-        if function is None:
-            return None
-        parameters = function.get("parameters")
-        return parameters if isinstance(parameters, dict) else {}
+        if name in self._functions and name not in self._schemas:
+            parameters = self._functions[name].get("parameters")
+            self._schemas[name] = Schema(parameters, parameters)
+        return self._schemas.get(name)
 
     def start(self, name: str, id: str | None = None) -> None:
         """A call begins. Raises `Malformed` for a name that cannot be one."""
-        if not name or len(name.split()) != 1:
+        if not NAME.match(name):
             raise Malformed
+        if id is None and self._new_id is not None:
+            id = self._new_id()
         self._flush()
         self._space.clear()
         self._pieces.append(ToolStart(self.count, name, id))
@@ -84,6 +91,11 @@ class Calls:
         if text:
             self._pieces.append(Reasoning(text))
         self.cursor.settle()
+
+    def boundary(self) -> None:
+        """A token between blocks: white space on either side of it is no text."""
+        self._space.clear()
+        self._after_call = True
 
     def end(self) -> None:
         """The text is over: white space behind text, or instead of any, is text as well."""
@@ -126,7 +138,7 @@ class ToolParser:
 
     def __init__(self, format: Format, tools: Iterable[dict[str, Any]]) -> None:
         self._format = format
-        self._calls = Calls(tools)
+        self._calls = Calls(tools, format.new_id)
         self._stops = format.starts + format.drop + (format.after if format.bare else ())
         self._running = self._answer()
         next(self._running, None)
@@ -164,6 +176,7 @@ class ToolParser:
                 elif stop in format.drop:
                     cursor.take(len(stop))
                     cursor.settle()
+                    calls.boundary()
                 else:
                     calls.say(cursor.take(len(stop)))
                     cursor.settle()

@@ -11,6 +11,7 @@ T = TypeVar("T")
 Step: TypeAlias = Generator[None, None, T]  # yields to wait for text, returns what it read
 
 SPACE = re.compile(r"\s*")
+WORD = re.compile(r"[\w.\-]*")
 LONGEST_NAME = 1000  # characters: names, keys and headers
 
 
@@ -109,6 +110,29 @@ class Cursor:
         found = yield from self.sees(*options)
         self.pos += len(found)
         return found
+
+    def around(self, *options: str) -> Step[None]:
+        """Reads white space, and any of these as often as they come."""
+        yield from self.space()
+        while options and (yield from self.skip(*options)):
+            yield from self.space()
+
+    def word(self) -> Step[str]:
+        """Reads a name. Raises `Malformed` where none stands."""
+        parts: list[str] = []
+        room = LONGEST_NAME
+        while True:
+            found = WORD.match(self.text, self.pos)
+            assert found is not None
+            parts.append(self.take(min(found.end() - self.pos, room)))
+            room -= len(parts[-1])
+            if self.pos < len(self.text) or self.ended or not room:
+                break
+            yield
+        word = "".join(parts)
+        if not word or not room:
+            raise Malformed
+        return word
 
     def expect(self, *options: str) -> Step[str]:
         """`skip`, or raises `Malformed`."""

@@ -97,7 +97,8 @@ class JsonCalls:
                 yield from self._object(call, nested=True)
             elif key in (*self.names, "function") and not call.name:
                 call.name = yield from _string(cursor)
-                call.named(wait=bool(self.id) and call.id is None)
+                if call.eager or call.held:
+                    call.start()
             elif key in self.arguments and not call.told:
                 yield from call.read_arguments()
             else:
@@ -128,10 +129,6 @@ class _Call:
         if self.held:
             self.calls.arguments("".join(self.held))
             self.told = True
-
-    def named(self, wait: bool) -> None:
-        if (self.eager and not wait) or self.held:
-            self.start()
 
     def read_arguments(self) -> Step[None]:
         """Reads the object of arguments, also one in a string, or null for none."""
