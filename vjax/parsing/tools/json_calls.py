@@ -20,7 +20,7 @@ class JsonCalls:
     opens: tuple[tuple[str, ...], ...] = ()
     closes: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
-    names: tuple[str, ...] = ("name",)
+    names: tuple[str, ...] = ("name", "tool_name")
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: str = ""
     by_name: bool = False

@@ -23,6 +23,7 @@ Reader = Callable[[Calls], Step[None]]
 
 CHATML = ("<|im_end|>",)
 LLAMA = ("<|eot_id|>", "<|eom_id|>")
+MINIMAX = ("[e~[",)
 DEEPSEEK = ("<｜end▁of▁sentence｜>",)
 KIMI_ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?\Z")
 
@@ -146,7 +147,7 @@ LLAMA_JSON = Format(
     JsonCalls((("<|python_tag|>",),), between=(";",)), ("<|python_tag|>",), bare=("{",), drop=LLAMA, special=True
 )
 JSON_LISTS = json_in("<tool_calls>", "</tool_calls>", drop=("<answer>", "</answer>"))
-GLM = Format(pairs(), ("<tool_call>",))
+GLM = Format(pairs(), ("<tool_call>",), drop=("<|role_end|>", "</assistant>"))
 HUNYUAN = Format(hunyuan_v3, ("<tool_calls", "<tool_call"))
 COHERE = json_in(
     "<|START_ACTION|>",
@@ -309,8 +310,8 @@ FORMATS: dict[str, Format] = {
         ("<ifm|tool_calls>", "<ifm|tool_call>"),
         special=True,
     ),
-    "minimax_m2": invokes("minimax:tool_call"),
-    "minimax_m3": Format(Nested("]<]minimax[>["), ("]<]minimax[>[<tool_call>",), special=True),
+    "minimax_m2": invokes("minimax:tool_call", drop=MINIMAX),
+    "minimax_m3": Format(Nested("]<]minimax[>["), ("]<]minimax[>[<tool_call>",), drop=MINIMAX, special=True),
     "step3": Format(STEP3, STEP3.opens[:2], special=True),
     "granite": json_in(("<|tool_call|>", "<tool_call>"), "</tool_call>", drop=("<|end_of_text|>",)),
     "granite4": json_in("<tool_call>", "</tool_call>", drop=("<|end_of_text|>",)),

@@ -66,9 +66,10 @@ class Tags:
             yield from cursor.space()
             if (yield from cursor.skip(*self.call_end)):
                 break
-            if not first and self.stops and (yield from cursor.sees(*self.stops, *self.closes)):
-                break
-            yield from cursor.expect(*self.key)
+            if not (yield from cursor.skip(*self.key)):
+                if self.stops and not first and (yield from cursor.sees(*self.closes, *self.call)):
+                    break
+                raise Malformed
             key, kind = self._read((yield from cursor.header(*self.keyed))[0], self.key_attribute)
             calls.arguments(("{" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
             first = False
