@@ -6,6 +6,7 @@ from typing import Any
 
 from vjax.parsing.pieces import Parser
 from vjax.parsing.tools.core import ToolParser
+from vjax.parsing.tools.detect import detect
 from vjax.parsing.tools.table import FORMATS, JSON_ARRAY
 
 NAMES = tuple(FORMATS)
@@ -25,8 +26,3 @@ def tool_parser(name: str, tools: list[dict[str, Any]]) -> Parser:
 def needs_special_tokens(name: str) -> bool:
     """Whether this format's markers may be special tokens, so that text has to be decoded with them."""
     return name in FORMATS and FORMATS[name].special
-
-
-def detect(chat_template: str) -> str | None:
-    """The name of the format that a chat template writes calls in, None if it is not known."""
-    return "hermes" if "<tool_call>" in chat_template else None
