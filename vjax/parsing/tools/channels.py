@@ -43,7 +43,6 @@ class Channels:
         else:
             calls.arguments("{}")
         yield from cursor.closing(*self.ends)
-        cursor.settle()
 
 
 def headers(*stops: str) -> Callable[[Calls], Step[None]]:

@@ -66,6 +66,11 @@ class Cursor:
         self._held.clear()
         self._held_from = self.pos
 
+    def keep(self, text: str) -> None:
+        """`text`, the end of what was read, is not settled after all, if the rest is."""
+        if text and not self._held and self._held_from == self.pos:
+            self._held.append(text)
+
     def held(self) -> str:
         """What was read and not told; it is settled now."""
         text = "".join(self._held) + self.text[self._held_from : self.pos]
@@ -142,12 +147,21 @@ class Cursor:
         return found
 
     def closing(self, *options: str) -> Step[str]:
-        """Reads white space and one of these if it stands here, also one that the end of the text cut short."""
+        """Behind a call: reads and settles white space and one of these if it stands here, also one that the end of
+        the text cut short."""
         yield from self.space()
         found = yield from self.skip(*options)
-        if not found and self.ended and any(option.startswith(self.text[self.pos :]) for option in options):
+        cut = self.ended and any(option.startswith(self.text[self.pos :]) for option in options)
+        if not found and cut:
             self.pos = len(self.text)
+        if found or cut:
+            self.settle()
         return found
+
+    def closings(self, *options: str) -> Step[None]:
+        """`closing`, as often as they come."""
+        while options and (yield from self.closing(*options)):
+            pass
 
     def until(self, stops: tuple[str, ...], sink: Callable[[str], None]) -> Step[str]:
         """Reads up to the first of `stops`, which it returns unread. Raises `Malformed` when none comes."""

@@ -33,8 +33,7 @@ class JsonCalls:
             yield from cursor.space()
         yield from self._values(calls, marked)
         for close in self.closes:
-            if (yield from cursor.closing(close)):
-                cursor.settle()
+            yield from cursor.closing(close)
 
     def _values(self, calls: Calls, marked: bool) -> Step[None]:
         cursor = calls.cursor

@@ -61,33 +61,35 @@ class Literal:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.out: list[str] = []
+        self.pos = 0
         self.done = False
         self._closers: list[str] = []
-        self._expect = "value"  # or first (value or end), key, first key, colon, after
-        self._comma = ""  # told with what comes after it: there may be nothing
+        self._expect = "value"  # or first (value or end), first key (or end), colon, after
+        self.comma = ""  # told with what comes after it: there may be nothing
         self._quote = ""  # what ends the string that this is in
 
-    def run(self, text: str, pos: int, ended: bool) -> int:
-        """Reads on from `pos`; returns where it stopped for want of text, or behind the value (`done`)."""
+    def run(self, text: str, pos: int, ended: bool) -> None:
+        """Reads on from `pos`; `self.pos` is where it stopped for want of text, or behind the value (`done`)."""
         token, marks = self.dialect.token, self.dialect.marks
+        self.pos = pos
         while not self.done:
             if self._quote:
-                pos = self._string(text, pos, ended)
+                self.pos = pos = self._string(text, pos, ended)
                 if self._quote:
-                    return pos
+                    return
                 continue
             found = token.match(text, pos)
             if found is None:
                 if not self._open_string(text, pos, ended):
-                    return pos
-                pos += len(self._quote)
+                    return
+                self.pos = pos = pos + len(self._quote)
                 continue
             part, end = found.group(), found.end()
             if part in marks:
                 self._mark(part)
             elif part.isspace():
-                if self._comma:
-                    self._comma += part
+                if self.comma:
+                    self.comma += part
                 else:
                     self.out.append(part)
             elif part[0] == '"' and end - pos > 1:
@@ -97,23 +99,22 @@ class Literal:
             elif end == len(text) and not ended:
                 if end - pos > LONGEST_NAME:
                     raise Malformed
-                return pos
+                return
             else:
                 self._word(part)
-            pos = end
-        return pos
+            self.pos = pos = end
 
     def _begin(self) -> None:
         """A value or key comes."""
         if self._expect in ("colon", "after"):
             raise Malformed
-        if self._comma:
-            self.out.append(self._comma)
-            self._comma = ""
+        if self.comma:
+            self.out.append(self.comma)
+            self.comma = ""
 
     def _end(self) -> None:
         """A value or key is over."""
-        if self._expect in ("key", "first key"):
+        if self._expect == "first key":
             self._expect = "colon"
         else:
             self._expect = "after"
@@ -131,7 +132,7 @@ class Literal:
         elif mark == ",":
             if expect != "after" or not self._closers:
                 raise Malformed
-            self._comma = ","
+            self.comma = ","
             self._expect = "first key" if self._closers[-1] == "}" else "first"
         elif mark == ":":
             if expect != "colon":
@@ -141,21 +142,22 @@ class Literal:
         else:
             if expect not in ("after", "first", "first key") or not self._closers or self._closers.pop() != mark:
                 raise Malformed
-            self._comma = ""
+            self.comma = ""
             out.append("}" if mark == "}" else "]")
             self._expect = "after"
             self.done = not self._closers
 
     def _word(self, word: str) -> None:
-        self._begin()
         if len(word) > LONGEST_NAME:
             raise Malformed
-        if self._expect in ("key", "first key"):
+        if self._expect == "first key":
             if not self.dialect.bare_keys:
                 raise Malformed
-            self.out.append(json.dumps(word, ensure_ascii=False))
+            told = json.dumps(word, ensure_ascii=False)
         else:
-            self.out.append(WORDS.get(word) or (word if NUMBER.match(word) else number(word)))
+            told = WORDS.get(word) or (word if NUMBER.match(word) else number(word))
+        self._begin()
+        self.out.append(told)
         self._end()
 
     def _open_string(self, text: str, pos: int, ended: bool) -> bool:
@@ -164,10 +166,11 @@ class Literal:
         quotes = self.dialect.quotes
         if not ended and any(len(quote) > len(rest) and quote.startswith(rest) for quote in quotes):
             return False
-        self._begin()
-        self._quote = next((quote for quote in quotes if rest.startswith(quote)), "")
-        if not self._quote:
+        quote = next((quote for quote in quotes if rest.startswith(quote)), "")
+        if not quote:
             raise Malformed
+        self._begin()
+        self._quote = quote
         self.out.append('"')
         return True
 
@@ -238,11 +241,13 @@ def literal(cursor: Cursor, dialect: Dialect, sink: Callable[[str], None]) -> St
     machine = Literal(dialect)
     while True:
         try:
-            cursor.pos = machine.run(cursor.text, cursor.pos, cursor.ended)
+            machine.run(cursor.text, cursor.pos, cursor.ended)
         finally:
+            cursor.pos = machine.pos
             if machine.out:
                 sink("".join(machine.out))
                 machine.out.clear()
+                cursor.keep(machine.comma)
         if machine.done:
             return
         yield from cursor.more()
@@ -253,7 +258,7 @@ def converted(text: str, dialect: Dialect = PYTHON) -> str | None:
     machine = Literal(dialect)
     text = text.strip()
     try:
-        end = machine.run(text, 0, ended=True)
+        machine.run(text, 0, ended=True)
     except Malformed:
         return None
-    return "".join(machine.out) if machine.done and end == len(text) else None
+    return "".join(machine.out) if machine.done and machine.pos == len(text) else None

@@ -48,6 +48,4 @@ class Named:
             first = False
             if self.fences:
                 yield from cursor.closing(*self.fences)
-                cursor.settle()
-            while self.closes and (yield from cursor.closing(*self.closes)):
-                cursor.settle()
+            yield from cursor.closings(*self.closes)

@@ -36,8 +36,7 @@ class Pythonic:
             if cursor.ended or (yield from cursor.sees(*self.closes)):
                 break
         cursor.settle()
-        if self.closes and (yield from cursor.closing(*self.closes)):
-            cursor.settle()
+        yield from cursor.closings(*self.closes)
 
     def _call(self, calls: Calls, marked: bool) -> Step[None]:
         """Where the list may be text as well, a call begins with its first argument, not with its name."""

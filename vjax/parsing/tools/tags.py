@@ -50,8 +50,7 @@ class Tags:
                 return
             yield from self._call(calls)
             first = opened = False
-            while self.closes and (yield from cursor.closing(*self.closes)):
-                cursor.settle()
+            yield from cursor.closings(*self.closes)
 
     def _call(self, calls: Calls) -> Step[None]:
         cursor = calls.cursor
@@ -67,7 +66,7 @@ class Tags:
             if (yield from cursor.skip(*self.call_end)):
                 break
             if not (yield from cursor.skip(*self.key)):
-                if self.stops and not first and (yield from cursor.sees(*self.closes, *self.call)):
+                if self.stops and (yield from cursor.sees(*self.closes, *self.call)):
                     break
                 raise Malformed
             key, kind = self._read((yield from cursor.header(*self.keyed))[0], self.key_attribute)
@@ -105,7 +104,11 @@ class Tags:
             calls.arguments('"')
         else:
             parts: list[str] = []
-            yield from cursor.until(ends, parts.append)
+            try:
+                yield from cursor.until(ends, parts.append)
+            except Malformed:  # the answer was cut short, and so are its arguments
+                calls.arguments("".join(parts))
+                raise
             text = "".join(parts)
             if self.newlines:
                 text = text.removesuffix("\n")
