@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from vjax.parsing.tools.cursor import Cursor, Malformed, Step
 from vjax.parsing.tools.typed import Schema
 
 NAME = re.compile(r"[\w.:/@$-]+\Z")
-MOST_FAILURES = 1000  # blocks that are no calls, after which all is text
+MOST_BLOCKS = 2000  # of an answer, after which all is text
+MOST_CALLS = 1000
+MOST_KEYS = 1000  # of a call's arguments, where they are not JSON
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Calls:
         self._functions = {f.get("name"): f for tool in tools if isinstance(f := tool.get("function"), dict)}
         self._pieces: list[Piece] = []
         self._arguments: list[str] = []
+        self._keys = 0
         self._space: list[str] = []  # told only if text follows
         self.said = False  # any text yet
         self._after_call = False
@@ -53,7 +57,7 @@ class Calls:
 
     def start(self, name: str, id: str | None = None) -> None:
         """A call begins. Raises `Malformed` for a name that cannot be one."""
-        if not NAME.match(name):
+        if not NAME.match(name) or self.count >= MOST_CALLS:
             raise Malformed
         if id is None and self._new_id is not None:
             id = self._new_id()
@@ -61,6 +65,7 @@ class Calls:
         self._space.clear()
         self._pieces.append(ToolStart(self.count, name, id))
         self.count += 1
+        self._keys = 0
         self._after_call = True
         self.cursor.settle()
 
@@ -69,6 +74,17 @@ class Calls:
         if text:
             self._arguments.append(text)
         self.cursor.settle()
+
+    def key(self, name: str) -> None:
+        """The next of the last call's arguments, by name. Raises `Malformed` for one too many."""
+        if self._keys == MOST_KEYS:
+            raise Malformed
+        self.arguments((", " if self._keys else "{") + json.dumps(name, ensure_ascii=False) + ": ")
+        self._keys += 1
+
+    def last_key(self) -> None:
+        """There are no more arguments."""
+        self.arguments("}" if self._keys else "{}")
 
     def say(self, text: str) -> None:
         """Text of the answer. White space at its end waits for what comes."""
@@ -157,7 +173,7 @@ class ToolParser:
 
     def _answer(self) -> Step[None]:
         calls, cursor, format = self._calls, self._calls.cursor, self._format
-        bare, failures = bool(format.bare), 0
+        bare, blocks = bool(format.bare), 0
         while True:
             try:
                 if bare:
@@ -170,7 +186,10 @@ class ToolParser:
                         continue
                 stop = yield from self._text()
                 bare = stop in format.after and bool(format.bare)
-                if stop in format.starts and failures <= MOST_FAILURES:
+                if stop in format.starts:
+                    blocks += 1
+                    if blocks == MOST_BLOCKS:
+                        self._stops = format.drop
                     yield from format.read(calls)
                     calls.say(cursor.held())
                 elif stop in format.drop:
@@ -181,7 +200,6 @@ class ToolParser:
                     calls.say(cursor.take(len(stop)))
                     cursor.settle()
             except Malformed:
-                failures += 1
                 bare = False
                 calls.say(cursor.held())
                 if cursor.ended and cursor.pos >= len(cursor.text):

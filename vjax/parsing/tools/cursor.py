@@ -28,9 +28,10 @@ class Markers:
         self.prefixes = frozenset(marker[:i] for marker in markers for i in range(1, len(marker)))
         self.longest = len(ordered[0])
 
-    def find(self, text: str, pos: int, ended: bool) -> tuple[int, str]:
-        """Where the first marker begins, and the marker; or where one may yet begin, and nothing."""
-        found = self.pattern.search(text, pos)
+    def find(self, text: str, pos: int, ended: bool, room: int = 1 << 60) -> tuple[int, str]:
+        """Where the first marker begins, and the marker; or where one may yet begin, and nothing. Looks at `room`
+        characters, and those of the marker."""
+        found = self.pattern.search(text, pos, pos + room + self.longest)
         if found and (ended or found.end() < len(text) or found.group() not in self.prefixes):
             return found.start(), found.group()
         if found:  # a longer one may be coming
@@ -180,7 +181,7 @@ class Cursor:
         room = LONGEST_NAME
         search = markers(stops)
         while True:
-            start, found = search.find(self.text, self.pos, self.ended)
+            start, found = search.find(self.text, self.pos, self.ended, room)
             part = self.take(min(start - self.pos, room))
             parts.append(part)
             room -= len(part)

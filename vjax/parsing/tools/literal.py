@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vjax.parsing.tools.cursor import LONGEST_NAME, Cursor, Malformed, Step
+from vjax.parsing.tools.cursor import LONGEST_NAME, Cursor, Malformed, Step, markers
 
 DEEPEST = 200  # brackets within brackets
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?\Z")
@@ -45,14 +45,20 @@ class Dialect:
 JSON = Dialect(('"', "'"))
 PYTHON = Dialect(('"""', "'''", '"', "'"), bare_keys=True, tuples=True)
 
-RUNS = {  # what a string may go on with and JSON's string too, by the first character of its end
-    (first, escapes): re.compile(
-        rf'(?:[^"\\\x00-\x1f{re.escape(first)}]++' + (r'|\\["\\/bfnrt])++' if escapes else ")++")
-    )
-    for first in "\"'<"
-    for escapes in (True, False)
+RUNS = {  # what a string goes on with, by the first character of its end: no escape but those that JSON has too
+    '"': re.compile(r'(?:[^"\\]++|\\["\\/bfnrt])++'),
+    "'": re.compile(r"""(?:[^'\\]++|\\["\\/bfnrt])++"""),
 }
-CONTROLS = re.compile(r"[\x00-\x1f]+")
+CONTROLS = re.compile(r"[\x00-\x1f]")
+ESCAPED = {code: quoted(chr(code)) for code in range(32)}
+QUOTE = re.compile(r'\\.|"')  # a double quote that is not escaped, among escapes
+PLAIN = (  # a value without a doubt; long numbers go the long way, where they are bounded
+    r'(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9]\d{0,30}+)(?:\.\d{1,30}+)?(?:[eE][+-]?\d{1,9}+)?|true|false|null|\[\]|\{\})\s*+,'
+)
+MANY = {
+    "first": re.compile(rf"(?:\s*+{PLAIN})++"),
+    "first key": re.compile(rf'(?:\s*+"[^"\\\x00-\x1f]*+"\s*+:\s*+{PLAIN})++'),
+}
 
 
 class Literal:
@@ -77,6 +83,13 @@ class Literal:
                 self.pos = pos = self._string(text, pos, ended)
                 if self._quote:
                     return
+                continue
+            many = MANY.get(self._expect)
+            if many and len(self._closers) < DEEPEST and (found := many.match(text, pos)):
+                self._begin()
+                self.out.append(text[pos : found.end() - 1])
+                self.comma = ","
+                self.pos = pos = found.end()
                 continue
             found = token.match(text, pos)
             if found is None:
@@ -175,27 +188,39 @@ class Literal:
         return True
 
     def _string(self, text: str, pos: int, ended: bool) -> int:
-        quote, out, escapes = self._quote, self.out, self.dialect.escapes
-        run = RUNS[quote[0], escapes]
+        quote, out = self._quote, self.out
+        if not self.dialect.escapes:
+            start, close = markers((quote,)).find(text, pos, ended)
+            out.append(quoted(text[pos:start]))
+            return self._close_string(start) if close else start
+        run = RUNS[quote[0]]
         while pos < len(text):
-            if found := run.match(text, pos) or CONTROLS.match(text, pos):
+            if found := run.match(text, pos):
                 part = found.group()
-                out.append(part if part[0] >= " " else quoted(part))
+                if CONTROLS.search(part):
+                    part = part.translate(ESCAPED)
+                if quote[0] != '"' and '"' in part:
+                    part = QUOTE.sub(lambda match: match[0] if match[0] != '"' else '\\"', part)
+                out.append(part)
                 pos = found.end()
             elif text.startswith(quote, pos):
-                out.append('"')
-                self._quote = ""
-                self._end()
-                return pos + len(quote)
-            elif text[pos] == "\\" and escapes:
+                return self._close_string(pos)
+            elif text[pos] == "\\":
                 if (end := self._escape(text, pos, ended)) == pos:
                     return pos
                 pos = end
-            elif not ended and quote.startswith(text[pos:]):
+            elif not ended and len(text) - pos < len(quote) and quote.startswith(text[pos:]):
                 return pos
-            else:
+            else:  # a quote, where three end the string
                 out.append(quoted(text[pos]))
                 pos += 1
+        return pos
+
+    def _close_string(self, pos: int) -> int:
+        self.out.append('"')
+        pos += len(self._quote)
+        self._quote = ""
+        self._end()
         return pos
 
     def _escape(self, text: str, pos: int, ended: bool) -> int:

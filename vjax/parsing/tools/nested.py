@@ -43,15 +43,13 @@ class Nested:
         cursor = calls.cursor
         calls.start(name)
         schema = calls.schema(name)
-        first = True
         while True:
             yield from cursor.space()
             tag = yield from self._tag(cursor)
             if tag == "/invoke":
                 break
             place = schema.child(tag) if schema else None
-            calls.arguments(("{" if first else ", ") + json.dumps(tag, ensure_ascii=False) + ": ")
-            first = False
+            calls.key(tag)
             if place and place.kinds == STRING:
                 calls.arguments('"')
                 yield from cursor.until((self.mark,), lambda text: calls.arguments(quoted(text)))
@@ -60,7 +58,7 @@ class Nested:
                     raise Malformed
             else:
                 calls.arguments((yield from self._element(cursor, tag, place, 0)))
-        calls.arguments("{}" if first else "}")
+        calls.last_key()
 
     def _tag(self, cursor: Cursor) -> Step[str]:
         yield from cursor.expect(f"{self.mark}<")

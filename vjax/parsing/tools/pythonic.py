@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from vjax.parsing.tools.core import Calls
@@ -43,9 +42,8 @@ class Pythonic:
         cursor = calls.cursor
         name = yield from cursor.word()
         yield from cursor.expect("(")
-        if marked:
+        if started := marked:
             calls.start(name)
-        first = True
         while True:
             yield from cursor.space()
             if (yield from cursor.skip(")")):
@@ -53,15 +51,15 @@ class Pythonic:
             key = yield from cursor.word()
             yield from cursor.space()
             yield from cursor.expect("=")
-            if first and not marked:
+            if not started:
                 calls.start(name)
-            calls.arguments(("{" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
-            first = False
+                started = True
+            calls.key(key)
             yield from cursor.space()
             yield from literal(cursor, PYTHON, calls.arguments)
             yield from cursor.space()
             if (yield from cursor.expect(",", ")")) == ")":
                 break
-        if first and not marked:
+        if not started:
             calls.start(name)
-        calls.arguments("{}" if first else "}")
+        calls.last_key()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +59,6 @@ class Tags:
             cursor.pos -= len(stop)
         calls.start(name)
         schema = calls.schema(name)
-        first = True
         while True:
             yield from cursor.space()
             if (yield from cursor.skip(*self.call_end)):
@@ -70,11 +68,10 @@ class Tags:
                     break
                 raise Malformed
             key, kind = self._read((yield from cursor.header(*self.keyed))[0], self.key_attribute)
-            calls.arguments(("{" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
-            first = False
+            calls.key(key)
             yield from self._value(calls, schema.child(key) if schema else None, kind)
             yield from cursor.skip(*self.value_end)
-        calls.arguments("{}" if first else "}")
+        calls.last_key()
 
     def _read(self, header: str, attribute: str) -> tuple[str, str]:
         """The name in a header, and the type that it states."""
