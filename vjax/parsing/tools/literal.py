@@ -38,22 +38,27 @@ class Dialect:
         marks = "{}[]()" if self.tuples else "{}[]"
         object.__setattr__(self, "marks", frozenset(marks + ",:"))
         plain = r'|"[^"\\\x00-\x1f]*"' if self.quotes[0] == '"' else ""  # a whole string that is JSON as it stands
-        pattern = rf"\s+|[{re.escape(marks)},:]{plain}|[^\s{re.escape(marks)},:{firsts}]+"
+        pattern = rf"\s+{plain}|[^\s{re.escape(marks)},:{firsts}]+"
         object.__setattr__(self, "token", re.compile(pattern))
 
 
 JSON = Dialect(('"', "'"))
 PYTHON = Dialect(('"""', "'''", '"', "'"), bare_keys=True, tuples=True)
 
-RUNS = {  # what a string goes on with, by the first character of its end: no escape but those that JSON has too
-    '"': re.compile(r'(?:[^"\\]++|\\["\\/bfnrt])++'),
-    "'": re.compile(r"""(?:[^'\\]++|\\["\\/bfnrt])++"""),
-}
+
+def _run(quote: str) -> re.Pattern[str]:
+    """What a string goes on with, up to its end or to an escape that JSON does not have."""
+    few = f"|{quote[0]}{{1,2}}+(?=[^{quote[0]}\\\\])" if len(quote) == 3 else ""
+    return re.compile(rf'(?:[^{quote[0]}\\]++|\\["\\/bfnrt]{few})++')
+
+
+RUNS = {quote: _run(quote) for quote in PYTHON.quotes}
+STRAY = re.compile(r"""(?:\\[^"'\\/bfnrtuxUav0\n]|[^"'\\\x00-\x1f])++""")  # with backslashes that mean themselves
 CONTROLS = re.compile(r"[\x00-\x1f]")
 ESCAPED = {code: quoted(chr(code)) for code in range(32)}
 QUOTE = re.compile(r'\\.|"')  # a double quote that is not escaped, among escapes
 PLAIN = (  # a value without a doubt; long numbers go the long way, where they are bounded
-    r'(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9]\d{0,30}+)(?:\.\d{1,30}+)?(?:[eE][+-]?\d{1,9}+)?|true|false|null|\[\]|\{\})\s*+,'
+    r'(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9]\d{0,30}+)(?:\.\d{1,30}+)?(?:[eE][+-]?\d{1,9}+)?|true|false|null)\s*+,'
 )
 MANY = {
     "first": re.compile(rf"(?:\s*+{PLAIN})++"),
@@ -76,46 +81,52 @@ class Literal:
 
     def run(self, text: str, pos: int, ended: bool) -> None:
         """Reads on from `pos`; `self.pos` is where it stopped for want of text, or behind the value (`done`)."""
-        token, marks = self.dialect.token, self.dialect.marks
-        self.pos = pos
+        marks, size = self.dialect.marks, len(text)
         while not self.done:
+            self.pos = pos
+            if pos >= size:
+                return
             if self._quote:
-                self.pos = pos = self._string(text, pos, ended)
+                pos = self._string(text, pos, ended)
                 if self._quote:
+                    self.pos = pos
                     return
-                continue
-            many = MANY.get(self._expect)
-            if many and len(self._closers) < DEEPEST and (found := many.match(text, pos)):
+            elif (mark := text[pos]) in marks:
+                self._mark(mark)
+                pos += 1
+            elif (many := MANY.get(self._expect)) and (found := many.match(text, pos)):
                 self._begin()
                 self.out.append(text[pos : found.end() - 1])
                 self.comma = ","
-                self.pos = pos = found.end()
-                continue
-            found = token.match(text, pos)
-            if found is None:
-                if not self._open_string(text, pos, ended):
-                    return
-                self.pos = pos = pos + len(self._quote)
-                continue
-            part, end = found.group(), found.end()
-            if part in marks:
-                self._mark(part)
-            elif part.isspace():
-                if self.comma:
-                    self.comma += part
-                else:
-                    self.out.append(part)
-            elif part[0] == '"' and end - pos > 1:
-                self._begin()
-                self.out.append(part)
-                self._end()
-            elif end == len(text) and not ended:
-                if end - pos > LONGEST_NAME:
-                    raise Malformed
-                return
+                pos = found.end()
+            elif (end := self._token(text, pos, ended)) > pos:
+                pos = end
             else:
-                self._word(part)
-            self.pos = pos = end
+                return
+        self.pos = pos
+
+    def _token(self, text: str, pos: int, ended: bool) -> int:
+        """Reads white space, a word, or a string's beginning; returns `pos` to wait for more text."""
+        found = self.dialect.token.match(text, pos)
+        if found is None:
+            return pos + len(self._quote) if self._open_string(text, pos, ended) else pos
+        part, end = found.group(), found.end()
+        if part.isspace():
+            if self.comma:
+                self.comma += part
+            else:
+                self.out.append(part)
+        elif part[0] == '"':
+            self._begin()
+            self.out.append(part)
+            self._end()
+        elif end == len(text) and not ended:
+            if end - pos > LONGEST_NAME:
+                raise Malformed
+            return pos
+        else:
+            self._word(part)
+        return end
 
     def _begin(self) -> None:
         """A value or key comes."""
@@ -193,7 +204,7 @@ class Literal:
             start, close = markers((quote,)).find(text, pos, ended)
             out.append(quoted(text[pos:start]))
             return self._close_string(start) if close else start
-        run = RUNS[quote[0]]
+        run = RUNS[quote]
         while pos < len(text):
             if found := run.match(text, pos):
                 part = found.group()
@@ -206,9 +217,13 @@ class Literal:
             elif text.startswith(quote, pos):
                 return self._close_string(pos)
             elif text[pos] == "\\":
-                if (end := self._escape(text, pos, ended)) == pos:
+                if found := STRAY.match(text, pos):
+                    out.append(found.group().replace("\\", "\\\\"))
+                    pos = found.end()
+                elif (end := self._escape(text, pos, ended)) > pos:
+                    pos = end
+                else:
                     return pos
-                pos = end
             elif not ended and len(text) - pos < len(quote) and quote.startswith(text[pos:]):
                 return pos
             else:  # a quote, where three end the string
