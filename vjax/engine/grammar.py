@@ -115,6 +115,12 @@ class Compiler:
         return to_lark(str(spec.structural_tag), special, options)
 
 
+def compiler_of(vocabulary: Vocabulary) -> Compiler:
+    """One for each vocabulary, so that a front end and an engine in one process share it."""
+    found: Compiler = vocabulary.__dict__.setdefault("compiler", Compiler(vocabulary))
+    return found
+
+
 class _Pieces:
     """What llguidance asks of a tokenizer: the tokens' bytes, and how text that a grammar forces is cut into tokens."""
 

@@ -26,7 +26,7 @@ class EngineRequest(msgspec.Struct, array_like=True, gc=False):
     extra_keys: tuple[str, ...] = ()
 
 
-class Vocabulary(msgspec.Struct, tag=True, array_like=True, gc=False, eq=False):
+class Vocabulary(msgspec.Struct, tag=True, array_like=True, eq=False, dict=True):
     """What grammars need to know of a tokenizer: each token's bytes (empty: none), special and end-of-text ids, and the
     tokenizer as `tokenizer.json` has it. A message, so that an engine elsewhere need not read the tokenizer."""
 
