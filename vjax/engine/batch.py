@@ -150,9 +150,7 @@ def fill_again(
     return buffer, view
 
 
-def _fill_asked(
-    view: dict[str, np.ndarray], rows: list[Row], layout: Layout | GrammarLayout, table: SlotTable
-) -> None:
+def _fill_asked(view: dict[str, np.ndarray], rows: list[Row], layout: Layout | GrammarLayout, table: SlotTable) -> None:
     """Tokens whose logprobs a row asks for by name, and edits of logits."""
     if layout.chosen_logprobs:
         view["chosen"][:] = 0

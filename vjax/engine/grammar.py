@@ -93,7 +93,7 @@ class Compiler:
         """llguidance's own description of the grammar."""
         import llguidance
 
-        options: dict[str, Any] = {"whitespace_flexible": not spec.disable_any_whitespace}
+        options: Any = {"whitespace_flexible": not spec.disable_any_whitespace}
         if spec.whitespace_pattern is not None:
             options["whitespace_pattern"] = spec.whitespace_pattern
         of_schema = llguidance.LLMatcher.grammar_from_json_schema

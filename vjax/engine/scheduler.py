@@ -121,7 +121,8 @@ class Scheduler:
         return bool(self.running or self.waiting or self.unready or self._outputs)
 
     def add(self, message: EngineRequest, grammar: Grammar | None = None) -> None:
-        """Queue a request; one with a grammar waits until that is ready. One that can never run is answered with an error by `take_outputs`."""
+        """Queue a request; one with a grammar waits until that is ready. One that can never run is answered with an
+        error by `take_outputs`."""
         if message.request_id in self._requests:
             raise RequestError(f"request id {message.request_id!r} is in use.", "request_id")
         arrival = next(self._arrivals)
