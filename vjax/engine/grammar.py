@@ -170,8 +170,11 @@ class Grammar:
 
     @property
     def error(self) -> str | None:
-        """Why it cannot go on."""
-        return f"the grammar failed: {_one_line(self.matcher.get_error())}" if self.matcher.is_error() else None
+        """Why it stopped where it may not end."""
+        why = str(self.matcher.get_error())
+        if "NoExtension" in why or not (why or self.matcher.is_accepting()):
+            return "no token of the vocabulary continues the grammar."
+        return f"the grammar cannot go on: {_one_line(why)}" if why else None
 
 
 class Masks:

@@ -448,11 +448,15 @@ class Scheduler:
             full = min(known, request.num_computed) // self.page_size
             if full > request.num_shared:
                 self.cache.commit(request, full)
-        if token in request.stops and len(request.output_token_ids) >= request.params.min_tokens:
+        grammar = request.grammar
+        over = grammar is not None and grammar.accept(token)
+        if over and grammar is not None and grammar.error is not None:
+            request.error = grammar.error
+            self._finish(request, "error")
+        elif token in request.stops and len(request.output_token_ids) >= request.params.min_tokens:
             self._finish(request, "stop", request.stops[token])
-        elif request.grammar is not None and request.grammar.accept(token):
-            request.error = request.grammar.error
-            self._finish(request, "error" if request.error else "stop")
+        elif over:
+            self._finish(request, "stop")
         elif known >= request.limit:
             self._finish(request, "length")
         elif request.params.repetition_detection is not None and repeats(
