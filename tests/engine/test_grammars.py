@@ -127,7 +127,10 @@ def test_the_end_comes_where_the_grammar_allows_it(driver: Driver, prompt: list[
     assert one(driver, prompt, {"regex": "ab"}, ignore_eos=True) == ("ab", "stop")
     assert one(driver, prompt, {"regex": "ab"}, max_tokens=2) == ("ab", "stop")
     assert one(driver, prompt, {"regex": "ab"}, allowed_token_ids=[token("z")]) == ("ab", "stop")
-    assert one(driver, prompt, {"regex": "ab*"}, stop_token_ids=[token("b")], logit_bias={token("b"): 100}) == ("ab", "stop")
+    assert one(driver, prompt, {"regex": "ab*"}, stop_token_ids=[token("b")], logit_bias={token("b"): 100}) == (
+        "ab",
+        "stop",
+    )
 
 
 def test_logprobs_are_those_of_what_the_grammar_allows(driver: Driver, prompt: list[int]) -> None:

@@ -27,6 +27,9 @@ THREADS = 2
 # llguidance's own bounds, but for a tenth of its grammar size: what is refused for it has taken up to a second.
 LIMITS: dict[str, Any] = {"max_grammar_size": 50_000, "verbose_errors": False}
 
+# Between two parts of JSON. Without a bound, some models find no way out of it.
+WHITESPACE = r"[ \n\r\t]{1,64}"
+
 
 class Compiler:
     """Compiles grammars for one vocabulary. Thread-safe. Starts no thread and loads nothing before it is asked."""
@@ -94,8 +97,8 @@ class Compiler:
         import llguidance
 
         options: Any = {"whitespace_flexible": not spec.disable_any_whitespace}
-        if spec.whitespace_pattern is not None:
-            options["whitespace_pattern"] = spec.whitespace_pattern
+        if not spec.disable_any_whitespace:
+            options["whitespace_pattern"] = spec.whitespace_pattern or WHITESPACE
         of_schema = llguidance.LLMatcher.grammar_from_json_schema
         if spec.json is not None:
             schema = json.loads(str(spec.json))
