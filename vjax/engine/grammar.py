@@ -24,8 +24,9 @@ from vjax.structured_outputs import StructuredOutputsParams
 KEPT = 64  # compiled grammars
 QUEUED = 256
 THREADS = 2
-# llguidance's own bounds, but for a tenth of its grammar size: what is refused for it has taken up to a second.
-LIMITS: dict[str, Any] = {"max_grammar_size": 50_000, "verbose_errors": False}
+# llguidance's own bounds but for two. A tenth of its grammar size, as what is refused for it has taken up to a second;
+# and more alternatives at one place, for objects of hundreds of optional properties.
+LIMITS: dict[str, Any] = {"max_grammar_size": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
 
 # Between two parts of JSON. Without a bound, some models find no way out of it.
 WHITESPACE = r"[ \n\r\t]{1,64}"
@@ -88,6 +89,8 @@ class Compiler:
         finally:
             with self._lock:
                 self._running -= 1
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # some grammars are found to be too large only here
         if matcher.is_error():
             raise _refusal(spec, matcher.get_error())
         return matcher
