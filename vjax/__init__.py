@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vjax.models.model import Model
     from vjax.outputs import CompletionOutput, Logprob, RequestOutput
     from vjax.sampling_params import SamplingParams
+    from vjax.structured_outputs import StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -24,6 +25,7 @@ __all__ = [
     "Model",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "load",
 ]
@@ -38,6 +40,7 @@ _HOMES = {
     "Model": "vjax.models.model",
     "RequestOutput": "vjax.outputs",
     "SamplingParams": "vjax.sampling_params",
+    "StructuredOutputsParams": "vjax.structured_outputs",
     "load": "vjax.loading.load",
 }
 

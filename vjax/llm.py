@@ -245,6 +245,8 @@ class LLM:
         processor = OutputProcessor(self._files.tokenizer)
         finished: dict[str, RequestOutput] = {}
         try:
+            if any(request.params.structured_outputs is not None for request in requests):
+                self.engine.teach(self._inputs.grammars.vocabulary)
             for request in requests:
                 processor.add(request)
                 for child in request.children:

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, TokenLogprobs
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, TokenLogprobs, Vocabulary
 from vjax.errors import ModelError, RequestError
 from vjax.tokenizing import Tokenizer
 
@@ -72,6 +72,9 @@ class FakeEngine:
         if bytes(t & 255 for t in request.prompt_token_ids) == b"!refuse":
             raise RequestError("refused by the fake.")
         self.running[request.request_id] = (request, 0)
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
 
     def abort(self, request_ids: Iterable[str]) -> None:
         for one in request_ids:

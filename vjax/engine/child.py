@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
 from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
 from vjax.errors import VjaxError
 
@@ -32,6 +32,7 @@ class Core(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    def teach(self, vocabulary: Vocabulary) -> None: ...
     def add(self, request: EngineRequest) -> None: ...
     def abort(self, request_ids: Iterable[str]) -> None: ...
     def step(self) -> list[EngineOutput]: ...
@@ -119,6 +120,8 @@ def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
                 if not isinstance(error, VjaxError):
                     log.exception("request %s could not be added", request.request_id)
                 refused.append(EngineOutput(request.request_id, [], finish_reason="error", error=str(error)))
+    elif isinstance(message, Vocabulary):
+        engine.teach(message)
     elif isinstance(message, Abort):
         engine.abort(message.request_ids)
     elif isinstance(message, Call):

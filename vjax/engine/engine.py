@@ -7,16 +7,19 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, wait
 
 import jax
 import jax.numpy as jnp
 
 from vjax.config import EngineConfig
 from vjax.engine import limits, platform
+from vjax.engine.grammar import Compiler, Grammar, Masks, compiler_of
 from vjax.engine.graphs import BucketPlan
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
 from vjax.engine.runner import Pending, Runner
 from vjax.engine.scheduler import Scheduler
+from vjax.errors import RequestError
 from vjax.loading.load import load_model
 from vjax.models.model import Model
 from vjax.models.spec import Tree
@@ -24,6 +27,8 @@ from vjax.pallas_kernels import dispatch
 from vjax.parallel.mesh import make_mesh
 
 log = logging.getLogger(__name__)
+
+AWAIT_SECONDS = 0.01
 
 
 class Engine:
@@ -74,6 +79,8 @@ class Engine:
             seed=config.seed,
         )
         self._pending: Pending | None = None
+        self._compiler: Compiler | None = None
+        self._masks: Masks | None = None
         self._warm_up(config, buckets)
         clock.lap("graphs")
         self.limits = EngineLimits(
@@ -89,8 +96,13 @@ class Engine:
         )
         clock.report(self.limits)
 
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """What grammars need to know of the tokenizer; before the first request that has one."""
+        self._compiler, self._masks = compiler_of(vocabulary), Masks(vocabulary)
+
     def add(self, request: EngineRequest) -> None:
-        self.scheduler.add(request)
+        """Raises `RequestError` for a grammar without a vocabulary, or one too many."""
+        self.scheduler.add(request, self._grammar(request))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests, at any moment. Unknown ids are ignored."""
@@ -109,12 +121,37 @@ class Engine:
             self._pending = self.runner.dispatch(plan)
             if not self.config.overlap:
                 assert last is None
+                self._constrain(self._pending)
                 last, self._pending = self._pending, None
+        elif last is None and self.scheduler.unready:
+            self._await_grammars()
         outputs = self.scheduler.take_outputs()
         if last is not None:
             result = self.runner.read(last)
             outputs += self.scheduler.update(last.plan, result.tokens, result.logprobs, result.prompt_logprobs)
+        if self._pending is not None:
+            self._constrain(self._pending)
         return outputs
+
+    def _grammar(self, request: EngineRequest) -> Grammar | None:
+        spec = request.params.structured_outputs
+        if spec is None:
+            return None
+        if self._compiler is None:
+            raise RequestError("this engine was not taught a vocabulary.", spec.field)
+        graphs = [] if self.config.warmup == "lazy" else self.runner.prepare_grammars()
+        return Grammar(self._compiler.submit(spec), graphs, ignore_eos=request.params.ignore_eos)
+
+    def _constrain(self, pending: Pending) -> None:
+        """The step's grammars have taken in all that was sampled before it."""
+        if pending.logits is not None:
+            assert self._masks is not None
+            self.runner.constrain(pending, self._masks)
+
+    def _await_grammars(self) -> None:
+        """There is nothing to compute but grammars and their graphs: leave them the processor."""
+        awaited = [one for request in self.scheduler.unready if request.grammar for one in request.grammar.awaited]
+        wait(awaited, timeout=AWAIT_SECONDS, return_when=FIRST_COMPLETED)
 
     def stats(self) -> EngineStats:
         return self.scheduler.stats()
@@ -125,6 +162,8 @@ class Engine:
 
     def shutdown(self) -> None:
         self._pending = None
+        if self._compiler is not None:
+            self._compiler.close()
         self.runner.close()
 
     def _warm_up(self, config: EngineConfig, buckets: BucketPlan) -> None:

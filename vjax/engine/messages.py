@@ -26,6 +26,16 @@ class EngineRequest(msgspec.Struct, array_like=True, gc=False):
     extra_keys: tuple[str, ...] = ()
 
 
+class Vocabulary(msgspec.Struct, tag=True, array_like=True, eq=False, dict=True):
+    """What grammars need to know of a tokenizer: each token's bytes (empty: none), special and end-of-text ids, and the
+    tokenizer as `tokenizer.json` has it. A message, so that an engine elsewhere need not read the tokenizer."""
+
+    tokens: list[bytes]
+    special: list[int]
+    eos: list[int]
+    tokenizer: str
+
+
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
     """Logprobs at one position: the chosen token's, its rank, and the `k` most likely tokens' (or those that the
     request chose)."""

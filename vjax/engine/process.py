@@ -33,7 +33,7 @@ import msgspec
 
 from vjax import errors
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
 from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
 from vjax.errors import EngineDeadError, VjaxError
 
@@ -83,6 +83,10 @@ class EngineProcess:
     def abort(self, request_ids: list[str]) -> None:
         if request_ids:
             self._send(Abort(request_ids))
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Must come before the first request with a grammar."""
+        self._send(vocabulary)
 
     async def call(self, method: str) -> Any:
         """The result of one of the engine's methods, run between two steps. Raises `EngineDeadError`."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
 
 LENGTH = struct.Struct("<I")
 
@@ -72,5 +72,5 @@ class Fatal(msgspec.Struct, tag=True, array_like=True):
     text: str
 
 
-ToEngine = Start | Add | Abort | Call | Stop
+ToEngine = Start | Vocabulary | Add | Abort | Call | Stop
 ToFrontend = Ready | Turn | Reply | Log | Fatal

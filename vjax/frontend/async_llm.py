@@ -52,6 +52,7 @@ class AsyncLLM:
         self._dead = asyncio.Event()
         self._dead_error: EngineDeadError | None = None
         self._closing = False
+        self._taught = False  # the engine knows the vocabulary
 
     async def start(self) -> None:
         """Start the process and wait until it can serve. Raises what went wrong there (`ModelError`,
@@ -129,6 +130,8 @@ class AsyncLLM:
         """Tokenise and validate without starting anything, so that a server can refuse before it answers. Hand the
         result to `generate`. Long text is tokenised in a thread. Raises `RequestError` naming the field."""
         inputs = self._ready()
+        if params.structured_outputs is not None:
+            await inputs.grammars.check_async(params.structured_outputs)
 
         def work() -> PreparedRequest:
             return inputs.process(
@@ -228,6 +231,10 @@ class AsyncLLM:
         self._outputs.add(request)  # refuses an id in use
         stream = self._streams[request.request_id] = Stream(delta=request.params.output_kind == "delta")
         self._idle.clear()
+        if request.params.structured_outputs is not None and not self._taught:
+            assert self._inputs is not None
+            self.process.teach(self._inputs.grammars.vocabulary)
+            self._taught = True
         self.process.add(request.children)
         return stream
 

@@ -100,14 +100,17 @@ class Service:
         interval = max(self.options.stream_interval, body.stream_interval or 1)
         if interval > 1 and body.stream:
             params = params.clone(stream_interval=interval)
-        prepared = await self.llm.prepare(
-            prompt,
-            params,
-            f"{id}-{uuid.uuid4().hex[:8]}",
-            priority=body.priority,
-            cache_salt=body.cache_salt,
-            add_special_tokens=add_special_tokens,
-        )
+        try:
+            prepared = await self.llm.prepare(
+                prompt,
+                params,
+                f"{id}-{uuid.uuid4().hex[:8]}",
+                priority=body.priority,
+                cache_salt=body.cache_salt,
+                add_special_tokens=add_special_tokens,
+            )
+        except RequestError as error:
+            raise body.as_named(error) from None
         if params.max_tokens is None and default_max_tokens is not None:
             most = min(default_max_tokens, prepared.params.max_tokens or default_max_tokens)
             prepared.params = prepared.params.clone(max_tokens=most)
