@@ -125,8 +125,8 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         return EngineStats(running=len(self.running), generation_tokens=self.tokens)
 
-    def reset_prefix_cache(self) -> bool:
-        return not self.running
+    def reset_prefix_cache(self, preempt: bool = False) -> bool:
+        return preempt or not self.running
 
     def shutdown(self) -> None:
         if path := os.environ.get("FAKE_SHUTDOWN_FILE"):

@@ -22,7 +22,7 @@ from vjax.errors import VjaxError
 
 log = logging.getLogger("vjax.engine.child")
 
-CALLABLE = {"reset_prefix_cache"}
+CALLABLE = {"reset_prefix_cache", "sleep", "wake_up", "start_profile", "stop_profile"}
 
 
 class Core(Protocol):
@@ -37,7 +37,11 @@ class Core(Protocol):
     def abort(self, request_ids: Iterable[str]) -> None: ...
     def step(self) -> list[EngineOutput]: ...
     def stats(self) -> EngineStats: ...
-    def reset_prefix_cache(self) -> bool: ...
+    def reset_prefix_cache(self, preempt: bool = False) -> bool: ...
+    def sleep(self, level: int = 1) -> None: ...
+    def wake_up(self, tags: list[str] | None = None) -> bool: ...
+    def start_profile(self, folder: str) -> None: ...
+    def stop_profile(self) -> None: ...
     def shutdown(self) -> None: ...
 
 
@@ -129,9 +133,10 @@ def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
         try:
             if message.method not in CALLABLE:
                 raise VjaxError(f"the engine has no method {message.method!r}.")
-            reply.value = getattr(engine, message.method)()
+            reply.value = getattr(engine, message.method)(*message.arguments)
         except Exception as error:
             reply.error = f"{message.method} failed: {error}"
+        link.send(Turn([], engine.stats()))  # whoever waits for the reply finds the gauges as it left them
         link.send(reply)
     return refused
 

@@ -193,10 +193,10 @@ class Graphs:
         for future in list(self._pending.values()):
             future.result()
 
-    def close(self) -> None:
+    def close(self, wait: bool = False) -> None:
         self._closing = True
         for pool in (self._pool, self._tracer):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def _compile(self, key: Key) -> Any:
         if self._closing:

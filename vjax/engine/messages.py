@@ -62,6 +62,9 @@ class EngineOutput(msgspec.Struct, array_like=True, gc=False):
     num_preemptions: int = 0
 
 
+STEP_SIZES = (1, *(8 << n for n in range(12)))
+
+
 class EngineStats(msgspec.Struct, array_like=True, gc=False):
     """Gauges now, and counters since the engine started."""
 
@@ -75,6 +78,9 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     generation_tokens: int = 0
     steps: int = 0
     last_step_tokens: int = 0
+    step_tokens: int = 0  # of all steps
+    step_sizes: list[int] = []  # steps by their tokens: at most 1, 8, 16, ..., 16384, and more (`STEP_SIZES`)
+    sleep_level: int = 0  # 0: awake
 
 
 class EngineLimits(msgspec.Struct, array_like=True, gc=False):

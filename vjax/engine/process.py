@@ -88,13 +88,13 @@ class EngineProcess:
         """Must come before the first request with a grammar."""
         self._send(vocabulary)
 
-    async def call(self, method: str) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """The result of one of the engine's methods, run between two steps. Raises `EngineDeadError`."""
         if self._writer is None or self._writer.is_closing():
             raise EngineDeadError("the engine is not running.")
         number = max(self._calls, default=0) + 1
         future = self._calls[number] = asyncio.get_running_loop().create_future()
-        self._send(Call(number, method))
+        self._send(Call(number, method, list(arguments)))
         try:
             return await future
         finally:

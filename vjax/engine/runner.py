@@ -219,8 +219,9 @@ class Runner:
             self._copy_state = jax.jit(steps.copy_state, donate_argnums=0)
         self.state = self._copy_state(self.state, np.int32(source), np.int32(target))
 
-    def close(self) -> None:
-        self.graphs.close()
+    def close(self, wait: bool = False) -> None:
+        """`wait` until no graph is being compiled any more."""
+        self.graphs.close(wait)
 
 
 def _penalised(request: Request) -> bool:

@@ -21,7 +21,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from vjax.engine.grammar import Grammar
-from vjax.engine.messages import EngineOutput, EngineRequest, EngineStats, TokenLogprobs
+from vjax.engine.messages import STEP_SIZES, EngineOutput, EngineRequest, EngineStats, TokenLogprobs
 from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.prefix_cache import PrefixCache
@@ -114,7 +114,7 @@ class Scheduler:
         self._random = random.Random(seed)
         self._outputs: list[EngineOutput] = []
         self._blocked: tuple[Request | None, int] = (None, 0)
-        self._stats = EngineStats()
+        self._stats = EngineStats(step_sizes=[0] * (len(STEP_SIZES) + 1))
 
     @property
     def has_work(self) -> bool:
@@ -149,10 +149,25 @@ class Scheduler:
         if request is not None:
             self._finish(request, "abort")
 
+    @property
+    def has_outputs(self) -> bool:
+        return bool(self._outputs)
+
     def take_outputs(self) -> list[EngineOutput]:
         """News that no step brings: refused requests."""
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def put_back(self, outputs: list[EngineOutput]) -> None:
+        """Have the next `take_outputs` give these."""
+        self._outputs += outputs
+
+    def preempt_all(self) -> None:
+        """Send every running request back to waiting. No step may be in flight."""
+        plan = Plan([], [], [], [], 0, 0)
+        while self.running:
+            self._preempt(self.running[-1], plan)
+        self._blocked = None, 0
 
     def plan(self) -> Plan | None:
         """The next step; None if there is nothing to compute now."""
@@ -171,6 +186,8 @@ class Scheduler:
             return None
         self._stats.steps += 1
         self._stats.last_step_tokens = plan.num_tokens
+        self._stats.step_tokens += plan.num_tokens
+        self._stats.step_sizes[bisect_left(STEP_SIZES, plan.num_tokens)] += 1
         return plan
 
     def update(

@@ -30,10 +30,11 @@ class Abort(msgspec.Struct, tag=True, array_like=True):
 
 
 class Call(msgspec.Struct, tag=True, array_like=True):
-    """Run a method without arguments of the engine; `Reply` bears the same number."""
+    """Run one of the engine's methods (`child.CALLABLE`); `Reply` bears the same number."""
 
     number: int
     method: str
+    arguments: list[Any] = []
 
 
 class Stop(msgspec.Struct, tag=True, array_like=True):

@@ -198,9 +198,33 @@ class AsyncLLM:
         for one in [request_id] if isinstance(request_id, str) else list(request_id):
             self._abort(one)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget cached pages; False while requests hold some. Raises `EngineDeadError`."""
-        return bool(await self.process.call("reset_prefix_cache"))
+    async def reset_prefix_cache(self, preempt: bool = False) -> bool:
+        """Forget cached pages; False while requests hold some. `preempt`: have these compute theirs again. Raises
+        `EngineDeadError`."""
+        return bool(await self.process.call("reset_prefix_cache", preempt))
+
+    async def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back: level 1 keeps the weights in host memory, level 2 reads them again to wake
+        up. What runs stops until then, and is computed again. Raises `VjaxError`."""
+        await self.process.call("sleep", level)
+
+    async def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Take memory for "weights", "kv_cache" or both. Whether the engine is awake now."""
+        return bool(await self.process.call("wake_up", tags))
+
+    async def start_profile(self, folder: str) -> None:
+        """Trace the engine into `folder`."""
+        await self.process.call("start_profile", folder)
+
+    async def stop_profile(self) -> None:
+        await self.process.call("stop_profile")
+
+    async def wait_idle(self) -> None:
+        """Until no request is open, or the engine is dead."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._idle, self._dead)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def shutdown(self, drain_timeout: float = 0.0) -> None:
         """Take no more requests, let open ones finish for `drain_timeout` seconds, abort the rest, end the process.
