@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class EncodePending:
 
     batch: list[PoolRequest]
     result: jax.Array
+    started: float  # time.monotonic()
 
 
 class EncodeRunner:
@@ -41,6 +43,7 @@ class EncodeRunner:
 
     def dispatch(self, batch: list[PoolRequest], shape: tuple[int, int]) -> EncodePending:
         """Start on the device; all tokens are wanted of all texts or of none."""
+        started = time.monotonic()
         task: Task = TASKS_APART if batch[0].task == TASKS_APART else self.model.tasks[0]
         task, rows, length = self._take((task, *shape))
         tokens = np.zeros((rows, length), np.int32)
@@ -52,7 +55,7 @@ class EncodeRunner:
                 second[row] = request.second_from
         result = self._ready[task, rows, length](self.params, tokens, lengths, second)
         result.copy_to_host_async()
-        return EncodePending(batch, result)
+        return EncodePending(batch, result, started)
 
     def read(self, pending: EncodePending) -> list[np.ndarray]:
         """What became of each text: `[d]`, `[labels]` or `[T, d]`."""
