@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -41,6 +41,10 @@ class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.truncation_side not in (None, "left", "right"):
             raise RequestError(f"truncation_side must be left or right, got {self.truncation_side!r}.",
                                "truncation_side")  # fmt: skip
+
+    def clone(self, **changes: Any) -> PoolingParams:
+        """A copy with other values. Raises `RequestError`."""
+        return msgspec.structs.replace(self, **changes)
 
 
 def not_cut(dimensions: int, width: int, cut: bool, sizes: Iterable[int]) -> str | None:

@@ -17,7 +17,22 @@ from typing import Any, Protocol
 import msgspec
 
 from vjax.engine.messages import EngineLimits, EngineOutput, EngineStats
-from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Pool, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
+from vjax.engine.wire import (
+    LENGTH,
+    Abort,
+    Add,
+    Call,
+    Fatal,
+    Log,
+    Pool,
+    Ready,
+    Reply,
+    Start,
+    Stop,
+    ToEngine,
+    ToFrontend,
+    Turn,
+)
 from vjax.errors import VjaxError
 
 log = logging.getLogger("vjax.engine.child")

@@ -34,7 +34,22 @@ import msgspec
 from vjax import errors
 from vjax.config import EngineConfig
 from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, PoolRequest
-from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Pool, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
+from vjax.engine.wire import (
+    LENGTH,
+    Abort,
+    Add,
+    Call,
+    Fatal,
+    Log,
+    Pool,
+    Ready,
+    Reply,
+    Start,
+    Stop,
+    ToEngine,
+    ToFrontend,
+    Turn,
+)
 from vjax.errors import EngineDeadError, VjaxError
 
 ENGINE = "vjax.engine.kinds:make_engine"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -221,10 +221,14 @@ class PoolingFutures:
                 future.set_exception(error)
         self._open.clear()
 
-    def matching(self, request_id: str) -> list[str]:
-        return [one for one in self._open if one == request_id or one.rpartition("_")[0] == request_id]
+    def abort(self, request_id: str) -> list[str]:
+        """The pieces of a request that were open; whoever waits for it gets an error."""
+        found = [one for one in self._open if one == request_id or one.rpartition("_")[0] == request_id]
+        for one in found:
+            future = self._open.pop(one)
+            if not future.done():
+                future.set_exception(VjaxError("the request was aborted."))
+        return found
 
-
-def label_of(names: Mapping[int, str] | Sequence[str], values: np.ndarray) -> str:
-    """The likeliest class."""
-    return names[int(np.argmax(values))]
+    def ids(self) -> list[str]:
+        return list(self._open)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vjax.errors import RequestError
 from vjax.frontend.inputs import Prompt
 from vjax.frontend.pooling import Pair, PoolingInputs
+
+if TYPE_CHECKING:
+    from vjax.tokenizing.tokenizer import Tokenizer
 
 Render = Callable[[str, str], str]  # a query and a document as one text
 
@@ -22,7 +26,8 @@ class Scoring:
 
     def __init__(
         self, inputs: PoolingInputs, queries: Sequence[str], documents: Sequence[str], *, render: Render | None = None,
-        most_query: int | None = None, most_document: int | None = None, names: tuple[str, str] = ("queries", "documents"),
+        most_query: int | None = None, most_document: int | None = None,
+        names: tuple[str, str] = ("queries", "documents"),
     ) -> None:  # fmt: skip
         if not inputs.scores:
             raise RequestError("this model has several classes, so it does not score pairs.", "model")
@@ -75,3 +80,9 @@ def as_texts(value: object, name: str) -> list[str]:
     if not isinstance(found, (list, tuple)) or not all(isinstance(one, str) for one in found):
         raise RequestError(f"{name} must be a text or a list of texts.", name)
     return list(found)
+
+
+def render_pair(tokenizer: Tokenizer, template: str | None, query: str, document: str, **variables: Any) -> str:
+    """A query and a document by a chat template with these roles; the model's own template when None."""
+    messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+    return tokenizer.render_chat(messages, chat_template=template, add_generation_prompt=False, **variables)

@@ -193,7 +193,9 @@ def _label_tokens(hf: dict[str, Any], vocab_size: int) -> tuple[tuple[int, ...],
         raise ModelError(f"config field 'classifier_from_token' must be a list of tokens, got {ids!r}.")
     if any(type(token) is not int or not 0 <= token < vocab_size for token in ids):
         raise ModelError(f"config field 'classifier_from_token' holds what is no token of the vocabulary: {ids!r}.")
-    method = hf.get("method") or ("from_2_way_softmax" if hf.get("is_original_qwen3_reranker") else "no_post_processing")
+    method = hf.get("method") or (
+        "from_2_way_softmax" if hf.get("is_original_qwen3_reranker") else "no_post_processing"
+    )
     if method not in METHODS:
         raise ModelError(f"config field 'method' must be one of {', '.join(METHODS)}, got {method!r}.")
     if method == "from_2_way_softmax" and len(ids) != 2:

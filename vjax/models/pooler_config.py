@@ -82,7 +82,9 @@ def class_activation(hf: Mapping[str, Any], labels: int) -> Activation:
     kinds: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid", "Softmax": "softmax"}
     kind = kinds.get(str(named).rsplit(".", 1)[-1].removesuffix("()"))
     if kind is None:
-        raise ModelError(f"config: the activation {named!r} of a classifier is not supported; known: {', '.join(kinds)}.")
+        raise ModelError(
+            f"config: the activation {named!r} of a classifier is not supported; known: {', '.join(kinds)}."
+        )
     return kind
 
 
