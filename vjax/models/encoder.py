@@ -33,9 +33,9 @@ METHODS = ("from_2_way_softmax", "no_post_processing")
 
 @dataclass(frozen=True)
 class Encoder(Model):
-    """`labels`: classes of its head; 0: none, it embeds. `label_tokens`: a classifier's scores are those of these tokens
-    as the next one; `difference`: of two, the second's less the first's, as one score. `dense`: layers over the pooled
-    vector."""
+    """`labels`: classes of its head; 0: none, it embeds. `label_tokens`: a classifier's scores are those of these
+    tokens as the next one; `difference`: of two, the second's less the first's, as one score. `dense`: layers over the
+    pooled vector."""
 
     pooling: Pooling = "cls"
     normalize: bool = True

@@ -73,9 +73,9 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, most: int | None = None, left: bool = False,
         add_special_tokens: bool = True, most_text: int | None = None, most_pair: int | None = None,
     ) -> tuple[list[int], int | None]:  # fmt: skip
-        """The ids of a text, or of two as the model wants pairs, cut to `most` with the special tokens that belong there
-        (of a pair the longer text is cut first), each text to its own limit before; `left` keeps the ends. Also where
-        the second text's type begins, if types tell them apart."""
+        """The ids of a text, or of two as the model wants pairs, cut to `most` with the special tokens that belong
+        there (of a pair the longer text is cut first), each text to its own limit before; `left` keeps the ends. Also
+        where the second text's type begins, if types tell them apart."""
         plain = [self._plain(one, left, limit) for one, limit in ((text, most_text), (pair, most_pair))]
         first, second = plain
         assert first is not None
