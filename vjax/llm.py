@@ -245,8 +245,8 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[ScoringRequestOutput]:
         """How well each pair of texts fits; one in `data_1` goes with all of `data_2`. A model that embeds compares
-        their vectors, a classifier of one class reads both at once, by `chat_template` (roles `query` and `document`) or
-        as the tokenizer joins pairs."""
+        their vectors, a classifier of one class reads both at once, by `chat_template` (roles query and document) or as
+        the tokenizer joins pairs."""
         pooled = self._pooled()
         render = None
         if chat_template is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable
+from typing import Literal
 
 from vjax.engine.messages import PoolRequest
 
 SHORTEST = 16  # tokens a text is padded to at least
-TASKS_APART = "token_embed"  # answers of another size, from a graph of its own
+TASKS_APART: Literal["token_embed"] = "token_embed"  # answers of another size, from a graph of its own
 
 Bucket = tuple[bool, int]  # whether all tokens are wanted; the length
 

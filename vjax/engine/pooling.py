@@ -150,7 +150,7 @@ def _longest(config: EngineConfig, model: Encoder) -> int:
 
 
 def _pooling_limits(model: Encoder, hf: dict, pooler: PoolerConfig) -> PoolingLimits:  # type: ignore[type-arg]
-    tasks = list(model.tasks)
+    tasks: list[str] = list(model.tasks)
     if pooler.task is not None:
         if pooler.task not in tasks:
             raise ModelError(f"pooler_config: task must be one of {', '.join(tasks)} for this model.")

@@ -201,10 +201,10 @@ def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:
     unused = re.compile(model.family.unused)
 
     def beyond(name: str) -> bool:
-        """Layers that predict further tokens come last."""
+        """Layers that predict further tokens come last; an encoder leaves out the head."""
         block = re.match(r"blk\.(\d+)\.", name)
         further = block is not None and int(block[1]) >= model.config.num_layers
-        return further or unused.fullmatch(to_hf_name(name, architecture) or name) is not None
+        return further or name in left_out or unused.fullmatch(to_hf_name(name, architecture) or name) is not None
 
     with closing(gguf):
         return load_params(
