@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from vjax.tokenizing.tokenizer import Tokenizer
 
 
+class AbortedError(VjaxError):
+    """A request that was ended before it was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Two texts that the model reads together, and how many tokens of each it gets."""
@@ -227,7 +231,7 @@ class PoolingFutures:
         for one in found:
             future = self._open.pop(one)
             if not future.done():
-                future.set_exception(VjaxError("the request was aborted."))
+                future.set_exception(AbortedError("the request was aborted."))
         return found
 
     def ids(self) -> list[str]:
