@@ -109,9 +109,9 @@ def _pooling(given: Mapping[str, Any]) -> Pooling | None:
     named = given.get("seq_pooling_type", given.get("pooling_type"))
     if named is None or (named == "ALL" and "seq_pooling_type" not in given):
         return None
-    if named not in POOLINGS:
+    if str(named) not in POOLINGS:
         raise ModelError(f"pooler_config: pooling_type must be one of {', '.join(POOLINGS)} or ALL, got {named!r}.")
-    return POOLINGS[named]
+    return POOLINGS[str(named)]
 
 
 def _flag(given: Mapping[str, Any], key: str, default: bool | None) -> bool | None:

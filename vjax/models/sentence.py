@@ -51,10 +51,11 @@ class Sentence:
         pooling: Pooling | None = None
         normalize, dense = False, []
         length = read("sentence_bert_config.json")
-        for module in modules:
+        for place, module in enumerate(modules):
             if not isinstance(module, dict):
-                continue
-            kind, folder = str(module.get("type", "")).rsplit(".", 1)[-1], str(module.get("path") or "")
+                raise ModelError(f"modules.json: a module must be an object, got {module!r}.")
+            kind = str(module.get("type", "")).rsplit(".", 1)[-1]
+            folder = str(module.get("path", "" if kind == "Transformer" else f"{place}_{kind}"))
             if ".." in folder or folder.startswith("/"):
                 raise ModelError(f"modules.json: the path {folder!r} leaves the model's folder.")
             if kind == "Pooling":

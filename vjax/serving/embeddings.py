@@ -18,7 +18,7 @@ from vjax.serving.responses import json_response
 router = APIRouter(dependencies=[read_json])
 
 DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-ORDERS = {"native": "=", "little": "<", "big": ">"}
+ORDERS: dict[str, Any] = {"native": "=", "little": "<", "big": ">"}
 
 
 @router.post("/v1/embeddings", dependencies=[embeds])

@@ -82,12 +82,11 @@ async def _run(
         Scoring, inputs, queries, documents, names=names, most_query=body.max_tokens_per_query,
         most_document=body.max_tokens_per_doc, render=render if service.chat_template is not None else None,
     )  # fmt: skip
-    params = body.params(task=scoring.task)
-    most, cut = inputs.limits.max_model_len, params.truncate_prompt_tokens
+    params, most = body.params(task=scoring.task), inputs.limits.max_model_len
+    asked = params.truncate_prompt_tokens
+    cut = most if asked in (None, -1) else asked
     each = [
-        params
-        if limit is None
-        else params.clone(truncate_prompt_tokens=min(limit, most, cut if cut and cut > 0 else most))
+        params if limit is None else params.clone(truncate_prompt_tokens=min(limit, most, cut))
         for limit in scoring.limits
     ]
     special = scoring.embeds or service.chat_template is None
