@@ -78,7 +78,10 @@ def test_text_over_several_devices(size: int, tmp_path: Path) -> None:
     special = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
     tokenizer.save(str(path / "tokenizer.json"))
-    found = [LLM(str(path), use_tqdm_on_load=False, warmup="lazy", tensor_parallel_size=n).encode("Hello world!") for n in (1, size)]
+    found = [
+        LLM(str(path), use_tqdm_on_load=False, warmup="lazy", tensor_parallel_size=n).encode("Hello world!")
+        for n in (1, size)
+    ]
     assert found[0][0].prompt_token_ids == [2, 4, 5, 1, 3]
     np.testing.assert_allclose(found[1][0].outputs.data, found[0][0].outputs.data, atol=1e-5)
 
