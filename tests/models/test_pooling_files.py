@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vjax
 from tests.goldens import checkpoint, load_case, load_encoder_case
 from vjax import LLM, EngineConfig
 from vjax.errors import ModelError, RequestError
+from vjax.frontend.labels import with_label_ids
 from vjax.models.pooler_config import PoolerConfig, class_activation, label_names, matryoshka
 from vjax.models.sentence import Sentence
 from vjax.pooling_params import PoolingParams
@@ -169,3 +172,41 @@ def test_what_config_json_says() -> None:
     assert matryoshka({"is_matryoshka": True}) == (True, ())
     with pytest.raises(ModelError, match="runner"):
         EngineConfig(runner="generate", convert="embed")
+
+
+def write_tokenizer(path: Path) -> Tokenizer:
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *"abcdefgh"]
+    tokenizer = Tokenizer(models.WordLevel({piece: at for at, piece in enumerate(pieces)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.save(str(path / "tokenizer.json"))
+    return tokenizer
+
+
+def test_a_cross_encoder_reads_pairs(tmp_path: Path) -> None:
+    path = load_encoder_case("xlm-roberta-classifier").checkpoint(tmp_path)
+    tokenizer = write_tokenizer(path)
+    llm = LLM(str(path), **{**OPTIONS, "skip_tokenizer_init": False})
+    outputs = llm.score("a b", ["c", "d e f"], use_tqdm=False)
+    pairs = [tokenizer.encode("a b", text).ids for text in ("c", "d e f")]
+    assert [one.prompt_token_ids for one in outputs] == pairs
+    [want] = [[one.outputs.probs[0] for one in llm.classify(pairs, use_tqdm=False)]]
+    assert [one.outputs.score for one in outputs] == pytest.approx(want)
+    template = "{% for m in messages %}{{ m.content }} {{ m.role[0] }} {% endfor %}"
+    [output] = llm.score("a", "b", chat_template=template, use_tqdm=False)
+    assert output.prompt_token_ids == tokenizer.encode("a q b d", add_special_tokens=False).ids
+    with pytest.raises(RequestError, match="data_1"):
+        llm.score(["a", "b"], ["a", "b", "c"])
+    with pytest.raises(RequestError, match="data_2"):
+        llm.score("a", [["b"]])  # type: ignore[list-item]
+
+
+def test_answers_may_be_named_by_their_text(tmp_path: Path) -> None:
+    path = checkpoint("qwen3-untied", tmp_path)
+    write_tokenizer(path)
+    config = EngineConfig(model=str(path), convert="classify", hf_overrides={"classifier_from_token": ["c", "b"]})
+    assert with_label_ids(config).hf_overrides == {"classifier_from_token": [6, 5]}
+    with pytest.raises(ModelError, match="'maybe'"):
+        with_label_ids(replace(config, hf_overrides={"classifier_from_token": ["c", "maybe"]}))
