@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, whose makers publish similarities of sentences, through the server and offline. `make test-slow`."""
+"""all-MiniLM-L6-v2, whose makers publish similarities of sentences: by the server and offline. `make test-slow`."""
 
 from __future__ import annotations
 
