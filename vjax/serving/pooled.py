@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Request
 
+from vjax.errors import RequestError
 from vjax.frontend.async_llm import LONG_TEXT
 from vjax.frontend.inputs import Prompt
 from vjax.frontend.pooling import AbortedError, Pair, PoolingInputs, PreparedPooling
@@ -22,6 +23,8 @@ from vjax.serving.pooling_protocol import InputRequest, PoolingFields
 from vjax.serving.service import Service, unless_gone
 
 log = logging.getLogger(__name__)
+
+MOST_NUMBERS = 1 << 24  # of an answer with a vector for each token, which is much longer than its question
 
 
 def inputs_of(service: Service) -> PoolingInputs:
@@ -44,6 +47,9 @@ async def run_inputs(
     add = body.add_special_tokens if body.add_special_tokens is not None else body.messages is None
     param = "messages" if body.messages is not None else "input"
     batch = await prepare(service, prompts, [params] * len(prompts), body, id, param=param, add_special_tokens=add)
+    numbers = sum(len(one.prompt_token_ids) for one in batch) * inputs_of(service).pooling.width
+    if params.task == "token_embed" and numbers > MOST_NUMBERS:
+        raise RequestError(f"the answer would hold {numbers} numbers; at most {MOST_NUMBERS}. Send fewer texts.", param)
     return await run(service, request, batch)
 
 
