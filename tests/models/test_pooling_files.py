@@ -90,7 +90,9 @@ def test_a_decoder_becomes_an_encoder(tmp_path: Path) -> None:
         llm.generate(prompt)
 
 
-@pytest.mark.parametrize(("name", "difference"), [("qwen3-untied", True), ("qwen3-tied", False)])
+@pytest.mark.parametrize(
+    ("name", "difference"), [("qwen3-untied", True), pytest.param("qwen3-tied", False, marks=pytest.mark.once)]
+)
 def test_yes_and_no_of_a_decoder(name: str, difference: bool, tmp_path: Path) -> None:
     """A reranker's score is the probability of yes against no, as the decoder itself would say it next."""
     path, (no, yes) = checkpoint(name, tmp_path), (7, 11)

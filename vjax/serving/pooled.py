@@ -39,9 +39,7 @@ async def run_inputs(
     prompts: list[Any] = []
     if body.messages is not None:
         for messages in body.conversations():
-            one = body.model_copy(update={"messages": messages})
-            one.__dict__["tools"] = None
-            prompts.append(await render(service, one))
+            prompts.append(await render(service, body.model_copy(update={"messages": messages})))
     else:
         prompts = body.inputs()
     add = body.add_special_tokens if body.add_special_tokens is not None else body.messages is None

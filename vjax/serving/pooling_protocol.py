@@ -55,6 +55,10 @@ class InputRequest(PoolingFields):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    @property
+    def tools(self) -> None:
+        """Templates are shown none."""
+
     @model_validator(mode="after")
     def _one_of(self) -> InputRequest:
         if (self.input is None) == (self.messages is None):
