@@ -77,7 +77,7 @@ def finished(engine: PoolingEngine) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("warmup", ["background", "lazy"])
+@pytest.mark.parametrize("warmup", [pytest.param("background", marks=pytest.mark.once), "lazy"])
 def test_pairs_tasks_and_aborts(warmup: Any, tmp_path: Path) -> None:
     golden = load_encoder_case("bert")
     path = golden.checkpoint(tmp_path)
