@@ -12,6 +12,8 @@ from vjax.errors import ModelError
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.paged_attention import paged_attention
 
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="what a CPU does")
+
 
 @pytest.fixture(autouse=True)
 def _restore() -> Iterator[None]:

@@ -12,12 +12,27 @@ import struct
 import sys
 import threading
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
-from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineStats, Vocabulary
+from vjax.engine.wire import (
+    LENGTH,
+    Abort,
+    Add,
+    Call,
+    Fatal,
+    Log,
+    Pool,
+    Ready,
+    Reply,
+    Start,
+    Stop,
+    ToEngine,
+    ToFrontend,
+    Turn,
+)
 from vjax.errors import VjaxError
 
 log = logging.getLogger("vjax.engine.child")
@@ -33,7 +48,7 @@ class Core(Protocol):
     @property
     def has_work(self) -> bool: ...
     def teach(self, vocabulary: Vocabulary) -> None: ...
-    def add(self, request: EngineRequest) -> None: ...
+    def add(self, request: Any) -> None: ...  # EngineRequest, or PoolRequest where it encodes
     def abort(self, request_ids: Iterable[str]) -> None: ...
     def step(self) -> list[EngineOutput]: ...
     def stats(self) -> EngineStats: ...
@@ -116,7 +131,7 @@ def run_loop(engine: Core, link: Link) -> None:
 def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
     """Returns the last words on requests that the engine refused."""
     refused = []
-    if isinstance(message, Add):
+    if isinstance(message, Add | Pool):
         for request in message.requests:
             try:
                 engine.add(request)

@@ -33,11 +33,26 @@ import msgspec
 
 from vjax import errors
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
-from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, PoolRequest, Vocabulary
+from vjax.engine.wire import (
+    LENGTH,
+    Abort,
+    Add,
+    Call,
+    Fatal,
+    Log,
+    Pool,
+    Ready,
+    Reply,
+    Start,
+    Stop,
+    ToEngine,
+    ToFrontend,
+    Turn,
+)
 from vjax.errors import EngineDeadError, VjaxError
 
-ENGINE = "vjax.engine.engine:Engine"
+ENGINE = "vjax.engine.kinds:make_engine"
 CHILD = "vjax.engine.child"
 STOP_TIMEOUT = 10.0  # seconds that a child gets to end by itself
 
@@ -79,6 +94,9 @@ class EngineProcess:
 
     def add(self, requests: list[EngineRequest]) -> None:
         self._send(Add(requests))
+
+    def pool(self, requests: list[PoolRequest]) -> None:
+        self._send(Pool(requests))
 
     def abort(self, request_ids: list[str]) -> None:
         if request_ids:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, Vocabulary
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, PoolRequest, Vocabulary
 
 LENGTH = struct.Struct("<I")
 
@@ -23,6 +23,10 @@ class Start(msgspec.Struct, tag=True, array_like=True):
 
 class Add(msgspec.Struct, tag=True, array_like=True):
     requests: list[EngineRequest]
+
+
+class Pool(msgspec.Struct, tag=True, array_like=True):
+    requests: list[PoolRequest]
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):
@@ -73,5 +77,5 @@ class Fatal(msgspec.Struct, tag=True, array_like=True):
     text: str
 
 
-ToEngine = Start | Vocabulary | Add | Abort | Call | Stop
+ToEngine = Start | Vocabulary | Add | Pool | Abort | Call | Stop
 ToFrontend = Ready | Turn | Reply | Log | Fatal
