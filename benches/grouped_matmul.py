@@ -121,7 +121,6 @@ def main() -> None:
     parser.add_argument("--tiles", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
-    dispatch.choose({"grouped_matmul": "triton"})
     weights = Weights(args.experts, args.inner, args.width)
     rows = [row for tokens in args.tokens for row in measure(weights, tokens, args.each, args.tiles)]
     if args.json:

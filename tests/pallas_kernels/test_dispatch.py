@@ -56,16 +56,6 @@ def test_cuda_takes_the_kernel_where_it_can(monkeypatch: pytest.MonkeyPatch) -> 
         assert dispatch.pick("paged_attention") == "reference"
 
 
-def test_what_is_not_proven_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_missing", lambda: None)
-    with dispatch.lowering_for("cuda"):
-        for op in dispatch.UNPROVEN:
-            dispatch.choose()
-            assert dispatch.pick(op) == "reference"
-            dispatch.choose({op: "triton"})
-            assert dispatch.pick(op) == "triton"
-
-
 def test_latents_have_a_kernel_of_their_own() -> None:
     shape = jax.ShapeDtypeStruct
     q, pool = shape((2, 1, 4, 24), jnp.float32), shape((8, 16, 24), jnp.float32)
