@@ -21,7 +21,8 @@ test: $(VENV)/.test  ## the whole suite, on CPU
 test-slow: $(VENV)/.test  ## tests on real weights (downloads about 600 MB of packages the first time)
 	$(BIN)/python -m pytest -m slow
 
-gpu-test:  ## goldens on a GPU, with the Python that has JAX for CUDA (PYTHON=...)
+gpu-test:  ## kernels and goldens on a GPU, with the Python that has JAX for CUDA and pytest (PYTHON=...)
+	$(PYTHON) -m pytest --noconftest tests/pallas_kernels
 	$(PYTHON) scripts/gpu_test.py --jobs 8
 
 lint: $(VENV)/.dev  ## ruff

@@ -26,6 +26,7 @@ import numpy as np
 from vjax import shapes
 from vjax.bench import SHORT, environment
 from vjax.config import EngineConfig
+from vjax.engine import step as steps
 from vjax.engine.engine import Engine
 from vjax.engine.layout import ROW_PARAMS, Layout
 from vjax.engine.state import State
@@ -33,14 +34,16 @@ from vjax.engine.state import State
 STEPS, ROUNDS, SHOWN = 50, 5, 20
 
 
-def make_engine(shape: str, batch: int, kv: int, tokens: int, dtype: str, layers: int | None) -> Engine:
+def make_engine(args: argparse.Namespace, batch: int, tokens: int) -> Engine:
+    """An engine of the shape on random weights: `batch` rows, prompts of up to `tokens`."""
+    shape, layers, kv = args.shape, args.layers, max(args.kv, tokens)
     config = shapes.config(SHORT.get(shape, shape)) | ({"num_hidden_layers": layers} if layers else {})
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         return Engine(
             EngineConfig(
-                model=folder, load_format="dummy", dtype=dtype, max_model_len=kv + 64, max_num_seqs=batch,
-                max_num_batched_tokens=max(tokens, 2048), warmup="lazy",
+                model=folder, load_format="dummy", dtype=args.dtype, max_model_len=kv + 64, max_num_seqs=batch,
+                max_num_batched_tokens=max(tokens, 2048), warmup="lazy", kernels=args.kernels,
                 num_gpu_blocks_override=batch * (kv // 16 + 6) + 64, skip_tokenizer_init=True,
             )
         )  # fmt: skip
@@ -94,16 +97,23 @@ def empty_plan(layout: Layout, sampled: bool) -> tuple[np.ndarray, dict[str, np.
 
 
 class Timed:
-    """A compiled graph with its state."""
+    """A compiled graph with its state, called as the runner calls it."""
 
     def __init__(self, compiled: Any, params: Any, state: State, buffer: np.ndarray) -> None:
         self.compiled, self.params, self.state, self.buffer = compiled, params, state, buffer
+        self.copied = jax.jit(steps.copied)
+
+    def step(self) -> dict[str, jax.Array]:
+        """Results are copied out and logits let go of, so that the next step finds its buffers in the same places."""
+        self.state, result = self.compiled(self.params, self.state, self.buffer)
+        del result["logits"]
+        return self.copied(result)
 
     def seconds(self, steps: int) -> float:
         """A step's time over `steps` that follow each other, as an engine's do."""
         started = time.perf_counter()
         for _ in range(steps):
-            self.state, result = self.compiled(self.params, self.state, self.buffer)
+            result = self.step()
         jax.block_until_ready(result)
         return (time.perf_counter() - started) / steps
 
@@ -112,7 +122,7 @@ class Timed:
         spent = []
         for _ in range(steps):
             started = time.perf_counter()
-            self.state, result = self.compiled(self.params, self.state, self.buffer)
+            result = self.step()
             spent.append(time.perf_counter() - started)
             jax.block_until_ready(result)
         return sorted(spent)[steps // 2]
@@ -150,13 +160,14 @@ def main() -> None:
     parser.add_argument("--prefill", type=sizes, default=[], help="tokens, comma-separated")
     parser.add_argument("--kv", type=int, default=192, help="tokens that every decode row has")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--kernels", type=json.loads, default={}, help='such as \'{"grouped_matmul": "triton"}\'')
     parser.add_argument("--layers", type=int, default=None, help="fewer, for a quick look")
     parser.add_argument("--sampled", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
     longest = max([args.kv, *args.prefill])
-    engine = make_engine(args.shape, max([1, *args.decode]), longest, longest, args.dtype, args.layers)
+    engine = make_engine(args, max([1, *args.decode]), longest)
     runner, state, rows = engine.runner, random_state(engine, longest), []
     del runner.state  # donated below
     work = [(True, size, args.kv) for size in args.decode] + [(False, size, size) for size in args.prefill]

@@ -4,6 +4,7 @@ Models that encode: their vectors and scores instead, in both types.
 
     make gpu-test                                         # all, several at a time; prints a table
     python3 scripts/gpu_test.py gemma3 qwen3-yarn         # these cases
+    python3 scripts/gpu_test.py --kernels '{"latent_attention": "triton"}' deepseek-v3    # a kernel not yet proven
 """
 
 from __future__ import annotations
@@ -67,17 +68,18 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", help="names of goldens; all by default")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time, each in a process of its own")
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--kernels", type=json.loads, default={}, help="JSON: an implementation for each operation")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # in this process, one JSON line
     args = parser.parse_args()
     unknown = set(args.cases) - set(BY_NAME)
     if unknown:
         parser.error(f"no golden is called {sorted(unknown)[0]}")
     if args.one:
-        print(json.dumps(asdict(run(args.cases[0]))))
+        print(json.dumps(asdict(run(args.cases[0], args.kernels))))
         return 0
     print("| family | case | float32 | bfloat16 off at most | in the median | |\n|---|---|---|---|---|---|")
     results = []
-    for result in in_processes(args.cases or list(BY_NAME), args.jobs):
+    for result in in_processes(args.cases or list(BY_NAME), args.jobs, args.kernels):
         results.append(result)
         print(result.row(), flush=True)
     if args.json:
@@ -87,7 +89,7 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def in_processes(names: list[str], jobs: int) -> Iterator[Result]:
+def in_processes(names: list[str], jobs: int, kernels: dict[str, str]) -> Iterator[Result]:
     """A process each: GPU memory is given back only when one ends, and a crash must not take the others along."""
     environment = {
         **os.environ,
@@ -96,7 +98,7 @@ def in_processes(names: list[str], jobs: int) -> Iterator[Result]:
     }
 
     def one(name: str) -> Result:
-        command = [sys.executable, __file__, "--one", name]
+        command = [sys.executable, __file__, "--one", name, "--kernels", json.dumps(kernels)]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=CASE_SECONDS)
             return Result(**json.loads(done.stdout.splitlines()[-1]))
@@ -112,7 +114,7 @@ def in_processes(names: list[str], jobs: int) -> Iterator[Result]:
         yield from pool.map(one, names)
 
 
-def run(name: str) -> Result:
+def run(name: str, kernels: dict[str, str]) -> Result:
     import jax
     import numpy as np
 
@@ -123,27 +125,27 @@ def run(name: str) -> Result:
         if name in {case.name for case in ENCODERS}:
             exact, off = encodes(name, Path(folder))
         else:
-            exact, off = generates(name, Path(folder)), scores(name, Path(folder))
+            exact, off = generates(name, Path(folder), kernels), scores(name, Path(folder), kernels)
     return Result(name, BY_NAME[name].family, exact, float(np.max(off)), float(np.median(off)))
 
 
-def driver(name: str, folder: Path, dtype: str):  # type: ignore[no-untyped-def]
+def driver(name: str, folder: Path, dtype: str, kernels: dict[str, str]):  # type: ignore[no-untyped-def]
     from tests.engine.driver import Driver
     from tests.goldens import checkpoint
     from vjax.config import EngineConfig
 
     config = EngineConfig(
         model=str(checkpoint(name, folder)), dtype=dtype, max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64,
-        warmup="lazy", use_tqdm_on_load=False, kv_cache_memory_bytes=1 << 26,
+        warmup="lazy", use_tqdm_on_load=False, kv_cache_memory_bytes=1 << 26, kernels=kernels,
     )  # fmt: skip
     return Driver(config, few_graphs=True)
 
 
-def generates(name: str, folder: Path) -> bool:
+def generates(name: str, folder: Path, kernels: dict[str, str]) -> bool:
     """Float32 greedy tokens equal the golden's, whole and in chunks."""
     from tests.goldens import load_case
 
-    golden, engine, good = load_case(name), driver(name, folder, "float32"), True
+    golden, engine, good = load_case(name), driver(name, folder, "float32", kernels), True
     for chunk in (16, 3):
         engine.chunk(chunk)
         good &= engine.greedy(golden.prompts, golden.greedy.shape[1]) == golden.greedy.tolist()
@@ -151,14 +153,14 @@ def generates(name: str, folder: Path) -> bool:
     return good
 
 
-def scores(name: str, folder: Path):  # type: ignore[no-untyped-def]
+def scores(name: str, folder: Path, kernels: dict[str, str]):  # type: ignore[no-untyped-def]
     """The golden's own tokens scored in bfloat16: how far each log-probability is off."""
     import numpy as np
 
     from tests.goldens import load_case
     from vjax.sampling_params import SamplingParams
 
-    golden, engine = load_case(name), driver(name, folder, "bfloat16")
+    golden, engine = load_case(name), driver(name, folder, "bfloat16", kernels)
     tokens = [int(t) for t in golden.tokens[0]]
     want = golden.logits[0] - np.log(np.exp(golden.logits[0].astype(np.float64)).sum(-1, keepdims=True))
     request = engine.add(tokens, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0))

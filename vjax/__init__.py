@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from vjax.loading.load import load
     from vjax.models.model import Model
     from vjax.outputs import CompletionOutput, Logprob, RequestOutput
+    from vjax.pooling_params import PoolingParams
     from vjax.sampling_params import SamplingParams
+    from vjax.structured_outputs import StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -22,8 +24,10 @@ __all__ = [
     "EngineConfig",
     "Logprob",
     "Model",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "load",
 ]
@@ -36,8 +40,10 @@ _HOMES = {
     "EngineConfig": "vjax.config",
     "Logprob": "vjax.outputs",
     "Model": "vjax.models.model",
+    "PoolingParams": "vjax.pooling_params",
     "RequestOutput": "vjax.outputs",
     "SamplingParams": "vjax.sampling_params",
+    "StructuredOutputsParams": "vjax.structured_outputs",
     "load": "vjax.loading.load",
 }
 

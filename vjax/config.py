@@ -23,6 +23,11 @@ class EngineConfig:
     skip_tokenizer_init: bool = option(False, "take and return token ids only")
     load_format: Literal["auto", "dummy"] = option("auto", "dummy: random weights, for benchmarks")
     dtype: str = option("auto", "compute dtype: auto, float32, bfloat16 or float16")
+    runner: Literal["auto", "generate", "pooling"] = option(
+        "auto", "generate text, or vectors and scores; auto: as the model's files say"
+    )
+    convert: Literal["auto", "none", "embed", "classify"] = option("auto", "pool with a model that was not made for it")
+    pooler_config: dict[str, Any] | None = option(None, 'JSON such as {"pooling_type": "MEAN", "use_activation": true}')
     hf_overrides: dict[str, Any] | None = option(None, "JSON merged over the model's config.json")
     seed: int = option(0, "seeds the requests that bring no seed of their own, and dummy weights")
     max_model_len: int | None = option(
@@ -63,6 +68,8 @@ class EngineConfig:
                 raise ModelError(f"{name} must be a positive integer, got {value!r}.")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ModelError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}.")
+        if self.runner == "generate" and self.convert in ("embed", "classify"):
+            raise ModelError(f"convert={self.convert} needs runner=pooling.")
         for item in fields(self):
             allowed = _choices(item.type)
             if allowed and getattr(self, item.name) not in allowed:

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
@@ -15,15 +16,26 @@ from vjax.engine.messages import EngineOutput
 from vjax.errors import ModelError, RequestError, VjaxError
 from vjax.frontend.beam_search import Beams, BeamSearchOutput, BeamSearchParams
 from vjax.frontend.files import FrontendFiles
-from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt, check_ids, check_text, split_prompt
+from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt
+from vjax.frontend.labels import with_label_ids
 from vjax.frontend.outputs import OutputProcessor
-from vjax.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
+from vjax.frontend.pooled_batches import PooledBatches
+from vjax.frontend.scores import Scoring, as_texts, render_pair
+from vjax.outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from vjax.pooling_params import PoolingParams, PoolingTask
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from vjax.engine.child import Core
-    from vjax.engine.encode import EncodeRunner
-    from vjax.models.encoder import Task
     from vjax.tokenizing import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -50,17 +62,16 @@ class LLM:
         if unknown := sorted(set(options) - known):
             raise ModelError(f"unknown engine option {unknown[0]!r}; known: {', '.join(sorted(known))}.")
         config = EngineConfig(model=str(model), **options)
-        from vjax.engine.encode import EncodeRunner  # brings JAX
-        from vjax.engine.engine import Engine
-        from vjax.loading.load import is_encoder_folder
+        from vjax.engine.kinds import make_engine
 
         files = FrontendFiles.load(config)
-        if is_encoder_folder(config):
-            self._files, self._encoder, self._numbers = files, EncodeRunner(config), itertools.count()
+        engine = make_engine(with_label_ids(config, files))
+        if engine.limits.pooling is not None:
+            self._files, self._encoder = files, PooledBatches(engine, files)
         else:
-            self._take(Engine(config), files)
+            self._take(engine, files)
 
-    _encoder: EncodeRunner | None = None
+    _encoder: PooledBatches | None = None  # of a model that encodes, which has no `engine` here
 
     @classmethod
     def from_engine(cls, engine: Core, files: FrontendFiles) -> Self:
@@ -171,44 +182,97 @@ class LLM:
         return BeamSearchOutput(best)
 
     def encode(
-        self, prompts: Prompt | Sequence[Prompt], *, pooling_task: Task | None = None, use_tqdm: bool = True
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        pooling_task: PoolingTask | None = None,
+        use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
         """A model that encodes: what it makes of each prompt is `.outputs.data`, a float32 numpy array.
 
         `pooling_task`: "embed", a vector `[d]`, or for a classifier "classify", probabilities `[labels]` (one label:
-        its sigmoid); "token_embed", hidden states `[T, d]`.
+        its sigmoid); "token_embed", a vector for each token `[T, d]`.
 
         Such models are bare ones (`BertModel`, `Qwen3Model`), classifiers (`...ForSequenceClassification`), and those
-        with Sentence Transformers' files. Any other decoder becomes one by
-        `hf_overrides={"architectures": ["...Model"]}`.
+        with Sentence Transformers' files. Any other decoder becomes one by `runner="pooling"`.
+
+        Raises `RequestError` for any bad prompt, before any of them starts.
         """
-        if self._encoder is None:
-            raise RequestError("this model generates; LLM.encode needs one that encodes (see its docstring).")
-        task = pooling_task or self._encoder.model.tasks[0]
-        if task not in self._encoder.model.tasks:
-            raise RequestError(f"pooling_task must be one of {', '.join(self._encoder.model.tasks)}, got {task!r}.")
-        texts = [self._encoder_ids(prompt) for prompt in _as_list(prompts)]
-        arrays = self._encoder.encode(texts, task, show=use_tqdm)
+        listed = _as_list(prompts)
+        params = _one_each(pooling_params or PoolingParams(), PoolingParams, len(listed), "pooling_params")
+        if pooling_task is not None:
+            params = [one.clone(task=pooling_task) for one in params]
+        return self._pooled().run(listed, params, use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """As `encode`; a vector of each prompt is `.outputs.embedding`, a list."""
+        outputs = self.encode(prompts, pooling_params, pooling_task="embed", use_tqdm=use_tqdm)
         return [
-            PoolingRequestOutput(str(next(self._numbers)), PoolingOutput(array), ids)
-            for array, ids in zip(arrays, texts, strict=True)
+            EmbeddingRequestOutput(one.request_id, EmbeddingOutput(one.outputs.data.tolist()), one.prompt_token_ids)
+            for one in outputs
         ]
 
-    def _encoder_ids(self, prompt: Prompt) -> list[int]:
-        assert self._encoder is not None
-        text, ids, _ = split_prompt(prompt)
-        if ids is None:
-            check_text(text or "")
-            ids = self.get_tokenizer().encode(text or "", add_special_tokens=True)
-        found, most = check_ids(ids, self._encoder.model.config.vocab_size), self._encoder.max_model_len
-        if len(found) > most:
-            raise RequestError(f"a prompt has {len(found)} tokens; the model takes {most}.", "prompt")
-        return found
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ClassificationRequestOutput]:
+        """As `encode`, of a classifier; a probability for each class is in `.outputs.probs`."""
+        outputs = self.encode(prompts, pooling_params, pooling_task="classify", use_tqdm=use_tqdm)
+        return [
+            ClassificationRequestOutput(
+                one.request_id, ClassificationOutput(one.outputs.data.tolist()), one.prompt_token_ids
+            )
+            for one in outputs
+        ]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        pooling_params: PoolingParams | None = None,
+        chat_template: str | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ScoringRequestOutput]:
+        """How well each pair of texts fits; one in `data_1` goes with all of `data_2`. A model that embeds compares
+        their vectors, a classifier of one class reads both at once, by `chat_template` (roles query and document) or as
+        the tokenizer joins pairs."""
+        pooled = self._pooled()
+        render = None
+        if chat_template is not None:
+            render = partial(render_pair, self.get_tokenizer(), chat_template)
+        scoring = Scoring(pooled.inputs, as_texts(data_1, "data_1"), as_texts(data_2, "data_2"), render=render,
+                          names=("data_1", "data_2"))  # fmt: skip
+        params = (pooling_params or PoolingParams()).clone(task=scoring.task)
+        outputs = pooled.run(scoring.prompts, [params] * len(scoring.prompts), use_tqdm, render is None)
+        scores = scoring.scores([one.outputs.data for one in outputs])
+        ids = scoring.tokens([one.prompt_token_ids for one in outputs])
+        return [
+            ScoringRequestOutput(str(at), ScoringOutput(score), tokens)
+            for at, (score, tokens) in enumerate(zip(scores, ids, strict=True))
+        ]
+
+    def _pooled(self) -> PooledBatches:
+        if self._encoder is None:
+            raise RequestError("this model generates; LLM.encode needs one that encodes (see its docstring).")
+        return self._encoder
 
     def shutdown(self) -> None:
         """Give back the engine's threads."""
         if self._encoder is None:
             self.engine.shutdown()
+        else:
+            self._encoder.engine.shutdown()
 
     def _generate(
         self,
@@ -245,6 +309,8 @@ class LLM:
         processor = OutputProcessor(self._files.tokenizer)
         finished: dict[str, RequestOutput] = {}
         try:
+            if any(request.params.structured_outputs is not None for request in requests):
+                self.engine.teach(self._inputs.grammars.vocabulary)
             for request in requests:
                 processor.add(request)
                 for child in request.children:

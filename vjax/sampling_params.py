@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from vjax.errors import RequestError
+from vjax.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5  # temperatures under this mean argmax
 LOWEST_TEMPERATURE = 0.01  # 0 < t < this is raised, as the softmax would overflow
@@ -80,6 +81,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     output_kind: OutputKind = "cumulative"
     skip_reading_prefix_cache: bool | None = None
     extra_args: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -97,6 +99,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _normalise(self) -> None:
         if isinstance(self.stop, str):
             self.stop = [self.stop]
+        if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
+            self.structured_outputs = StructuredOutputsParams.from_mapping(self.structured_outputs)
         if self.seed == -1:
             self.seed = None
         if self.top_k == -1:

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, TokenLogprobs
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, TokenLogprobs, Vocabulary
 from vjax.errors import ModelError, RequestError
 from vjax.tokenizing import Tokenizer
 
@@ -73,6 +73,9 @@ class FakeEngine:
             raise RequestError("refused by the fake.")
         self.running[request.request_id] = (request, 0)
 
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
     def abort(self, request_ids: Iterable[str]) -> None:
         for one in request_ids:
             self.aborted.append(one)
@@ -122,8 +125,8 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         return EngineStats(running=len(self.running), generation_tokens=self.tokens)
 
-    def reset_prefix_cache(self) -> bool:
-        return not self.running
+    def reset_prefix_cache(self, preempt: bool = False) -> bool:
+        return preempt or not self.running
 
     def shutdown(self) -> None:
         if path := os.environ.get("FAKE_SHUTDOWN_FILE"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,32 @@ def test_what_depends_on_the_engine() -> None:
         assert caught.value.param == param
     with pytest.raises(RequestError, match="priority"):
         LOOSE.process("r", "a", SamplingParams(), priority=2**31)
+
+
+def test_grammars_are_compiled_before_a_request_starts() -> None:
+    params = SamplingParams(structured_outputs={"json": {"type": "object"}})
+    assert LOOSE.process("r", "p", params).children[0].params.structured_outputs == params.structured_outputs
+    with pytest.raises(RequestError, match="without one") as caught:
+        WITHOUT.process("r", [1], params)
+    assert caught.value.param == "structured_outputs"
+    with pytest.raises(RequestError, match=r"cannot be used: .*unclosed group") as caught:
+        LOOSE.process("r", "p", SamplingParams(structured_outputs={"regex": "("}))
+    assert caught.value.param == "structured_outputs.regex"
+
+
+def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, compiling = InputProcessor(TOKENIZER, LIMITS), threading.Event()
+    monkeypatch.setattr("vjax.frontend.grammars.SECONDS", 0.05)
+    monkeypatch.setattr("vjax.engine.grammar.Compiler._source", lambda *_: compiling.wait(10) and "start: /a/")
+    spec = SamplingParams(structured_outputs={"regex": "a"})
+    with pytest.raises(RequestError, match="takes more than") as caught:
+        processor.process("r", "p", spec)
+    assert caught.value.param == "structured_outputs.regex"
+    processor.process("r", "p", SamplingParams())  # stands in nobody's way
+    compiling.set()
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vjax.frontend.grammars.find_spec", lambda _: None)
+    with pytest.raises(RequestError, match=r"vjax\[structured\]"):
+        InputProcessor(TOKENIZER, LIMITS).process("r", "p", SamplingParams(structured_outputs={"regex": "a"}))

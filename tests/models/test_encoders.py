@@ -17,14 +17,13 @@ from tests.goldens import EncoderGolden, load_encoder_case
 from tests.goldens.cases import ENCODERS
 from tests.goldens.gguf_encoders import encoder_gguf
 from vjax import LLM, EngineConfig
-from vjax.engine.encode import _batches
 from vjax.engine.engine import Engine
 from vjax.errors import ModelError, RequestError
 from vjax.layers import attention
 from vjax.models.encoder import Encoder
 from vjax.models.model import Model
 
-OPTIONS: dict[str, Any] = dict(skip_tokenizer_init=True, use_tqdm_on_load=False)
+OPTIONS: dict[str, Any] = dict(skip_tokenizer_init=True, use_tqdm_on_load=False, warmup="lazy")
 
 
 @pytest.fixture(scope="module", params=[case.name for case in ENCODERS])
@@ -103,7 +102,10 @@ def test_text_over_several_devices(size: int, tmp_path: Path) -> None:
     special = [("[CLS]", 2), ("[SEP]", 3)]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
     tokenizer.save(str(path / "tokenizer.json"))
-    found = [LLM(str(path), use_tqdm_on_load=False, tensor_parallel_size=n).encode("Hello world!") for n in (1, size)]
+    found = [
+        LLM(str(path), use_tqdm_on_load=False, warmup="lazy", tensor_parallel_size=n).encode("Hello world!")
+        for n in (1, size)
+    ]
     assert found[0][0].prompt_token_ids == [2, 4, 5, 1, 3]
     np.testing.assert_allclose(found[1][0].outputs.data, found[0][0].outputs.data, atol=1e-5)
 
@@ -134,16 +136,6 @@ def test_what_encodes_does_not_generate(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="encode"):
         llm.generate([5])
     with pytest.raises(RequestError, match="classify"):
-        llm.encode([5], pooling_task="classify")
+        llm.classify([5])
     with pytest.raises(RequestError, match="tokens"):
         llm.encode([5] * 129)
-
-
-def test_batches_cover_every_text_within_the_budget() -> None:
-    lengths = [1, 70, 5, 16, 17, 3, 100, 2]
-    batches = list(_batches(lengths, 128, 100))
-    assert sorted(index for batch, _, _ in batches for index in batch) == list(range(len(lengths)))
-    for batch, rows, length in batches:
-        assert len(batch) <= rows
-        assert max(lengths[index] for index in batch) <= length <= 100
-        assert rows * length <= 128 or rows == 1

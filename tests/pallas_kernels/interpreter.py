@@ -1,4 +1,9 @@
-"""Runs Triton kernels in Triton's interpreter, on torch tensors. Import it before Triton."""
+"""Runs Triton kernels in Triton's interpreter, on torch tensors, or on the GPU where JAX has one:
+
+    python3 -m pytest --noconftest tests/pallas_kernels
+
+Import it before Triton.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+from vjax.pallas_kernels import triton_call
+
+ON_GPU = jax.default_backend() == "gpu"
+if ON_GPU:
+    jax.config.update("jax_default_matmul_precision", "highest")  # of what kernels are compared with
+else:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton")
-torch = pytest.importorskip("torch")
+torch = None if ON_GPU else pytest.importorskip("torch")
 
 
 def interpret(
@@ -21,6 +32,8 @@ def interpret(
     in_place: Sequence[jax.Array] = (), **constants: Any,
 ) -> list[jax.Array]:  # fmt: skip
     """Stands in for `triton_call.call`. Outputs start as NaN, so that what a kernel leaves out is seen."""
+    if ON_GPU:
+        return triton_call.call(kernel, grid, args, outs, warps, stages, in_place=in_place, **constants)
     changed = [torch.from_numpy(np.array(a)) for a in in_place]
     inputs = [a if isinstance(a, int) else torch.from_numpy(np.array(a)) for a in args]
     results = [_poisoned(shape, getattr(torch, jnp.dtype(dtype).name)) for shape, dtype in outs]

@@ -43,8 +43,6 @@ for decode, tokens, kernels in ((True, rows, 2), (False, 64, 1)):
             assert dispatch.chosen() == {"paged_attention": "triton"}, dispatch.chosen()
             assert text.count("@triton_kernel_call_ffi") == kernels, text.count("@triton_kernel_call_ffi")
 
-dispatch.choose(dict.fromkeys(dispatch.UNPROVEN, "triton"))
-
 def launches(fn, *args):
     with dispatch.lowering_for("cuda"), dispatch.tracing_a_step():
         exported = jax.export.export(jax.jit(fn), platforms=["cuda"], disabled_checks=allowed)(*args)

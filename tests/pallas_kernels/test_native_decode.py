@@ -11,7 +11,9 @@ from vjax.native import library
 from vjax.pallas_kernels import dispatch
 from vjax.pallas_kernels.paged_attention import cpu, reference
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(
+    not library.available() or jax.default_backend() != "cpu", reason="no C++ compiler, or this is a GPU"
+)
 
 
 def problem(kv_len: list[int], heads: int, groups: int, dim: int, page_size: int, seed: int = 0) -> tuple:

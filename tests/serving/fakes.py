@@ -30,6 +30,7 @@ from vjax.serving.options import ServerOptions
 from vjax.serving.server import serve
 
 MODEL = "fake"
+ENGINE = "tests.serving.fakes:ServingEngine"
 CONTEXT = 200
 START_TIMEOUT = 60.0
 
@@ -50,7 +51,7 @@ class ServingEngine(FakeEngine):
 
 def fake_llm(**generation_config: Any) -> AsyncLLM:
     files = FrontendFiles(byte_tokenizer(), generation_config)
-    return AsyncLLM(EngineConfig(model=MODEL), engine="tests.serving.fakes:ServingEngine", files=files)
+    return AsyncLLM(EngineConfig(model=MODEL), engine=os.environ.get("FAKE_ENGINE", ENGINE), files=files)
 
 
 class Running:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from vjax.engine.layout import ALLOW, BAN, BIAS, FLOATS, ROW_PARAMS, Layout
+from vjax.engine.layout import ALLOW, BAN, BIAS, FLOATS, ROW_PARAMS, GrammarLayout, Layout
 from vjax.engine.request import Request
 from vjax.engine.scheduler import Plan, Row
 
@@ -127,6 +127,31 @@ def fill(plan: Plan, layout: Layout, table: SlotTable, page_updates: bool = True
         _fill_tokens(view, rows, layout)
     if page_updates and plan.page_updates:
         view["pages"][:, : len(plan.page_updates)] = np.array(plan.page_updates, np.int32).T
+    _fill_asked(view, rows, layout, table)
+    return buffer
+
+
+def fill_again(
+    rows: list[tuple[int, Row]], layout: GrammarLayout, table: SlotTable
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The buffer for sampling rows (and their places in the step) under grammars, and its fields, `mask` still to be
+    filled."""
+    buffer = np.full(layout.size, -1, np.int32)
+    view, n = layout.views(buffer), len(rows)
+    slots = np.full(layout.places, table.dummy, np.int32)
+    slots[:n] = [row.slot for _, row in rows]
+    view["slot"][:] = slots
+    view["row"][:n] = [index for index, _ in rows]
+    view["kv_len"][:n] = [row.start + row.count for _, row in rows]
+    view["kv_len"][n:] = 0
+    view["params"][:] = table.params[slots].T
+    view["scored"][0] = table.logprobs[slots[:n]].any()
+    _fill_asked(view, [row for _, row in rows], layout, table)
+    return buffer, view
+
+
+def _fill_asked(view: dict[str, np.ndarray], rows: list[Row], layout: Layout | GrammarLayout, table: SlotTable) -> None:
+    """Tokens whose logprobs a row asks for by name, and edits of logits."""
     if layout.chosen_logprobs:
         view["chosen"][:] = 0
         for index, row in enumerate(rows):
@@ -135,7 +160,6 @@ def fill(plan: Plan, layout: Layout, table: SlotTable, page_updates: bool = True
     edits = table.edits_of(rows)
     if edits:
         view["edits"][:, : len(edits)] = np.array([(r, t, k, v, a) for r, (t, k, v, a) in edits], np.int64).T
-    return buffer
 
 
 def _fill_tokens(view: dict[str, np.ndarray], rows: list[Row], layout: Layout) -> None:

@@ -12,17 +12,32 @@ import struct
 import sys
 import threading
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
-from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineStats, Vocabulary
+from vjax.engine.wire import (
+    LENGTH,
+    Abort,
+    Add,
+    Call,
+    Fatal,
+    Log,
+    Pool,
+    Ready,
+    Reply,
+    Start,
+    Stop,
+    ToEngine,
+    ToFrontend,
+    Turn,
+)
 from vjax.errors import VjaxError
 
 log = logging.getLogger("vjax.engine.child")
 
-CALLABLE = {"reset_prefix_cache"}
+CALLABLE = {"reset_prefix_cache", "sleep", "wake_up", "start_profile", "stop_profile"}
 
 
 class Core(Protocol):
@@ -32,11 +47,16 @@ class Core(Protocol):
 
     @property
     def has_work(self) -> bool: ...
-    def add(self, request: EngineRequest) -> None: ...
+    def teach(self, vocabulary: Vocabulary) -> None: ...
+    def add(self, request: Any) -> None: ...  # EngineRequest, or PoolRequest where it encodes
     def abort(self, request_ids: Iterable[str]) -> None: ...
     def step(self) -> list[EngineOutput]: ...
     def stats(self) -> EngineStats: ...
-    def reset_prefix_cache(self) -> bool: ...
+    def reset_prefix_cache(self, preempt: bool = False) -> bool: ...
+    def sleep(self, level: int = 1) -> None: ...
+    def wake_up(self, tags: list[str] | None = None) -> bool: ...
+    def start_profile(self, folder: str) -> None: ...
+    def stop_profile(self) -> None: ...
     def shutdown(self) -> None: ...
 
 
@@ -111,7 +131,7 @@ def run_loop(engine: Core, link: Link) -> None:
 def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
     """Returns the last words on requests that the engine refused."""
     refused = []
-    if isinstance(message, Add):
+    if isinstance(message, Add | Pool):
         for request in message.requests:
             try:
                 engine.add(request)
@@ -119,6 +139,8 @@ def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
                 if not isinstance(error, VjaxError):
                     log.exception("request %s could not be added", request.request_id)
                 refused.append(EngineOutput(request.request_id, [], finish_reason="error", error=str(error)))
+    elif isinstance(message, Vocabulary):
+        engine.teach(message)
     elif isinstance(message, Abort):
         engine.abort(message.request_ids)
     elif isinstance(message, Call):
@@ -126,9 +148,10 @@ def _handle(engine: Core, link: Link, message: ToEngine) -> list[EngineOutput]:
         try:
             if message.method not in CALLABLE:
                 raise VjaxError(f"the engine has no method {message.method!r}.")
-            reply.value = getattr(engine, message.method)()
+            reply.value = getattr(engine, message.method)(*message.arguments)
         except Exception as error:
             reply.error = f"{message.method} failed: {error}"
+        link.send(Turn([], engine.stats()))  # whoever waits for the reply finds the gauges as it left them
         link.send(reply)
     return refused
 

@@ -1,68 +1,111 @@
-"""Runs an `Encoder` over padded batches: texts of about one length together, a graph for every size of batch."""
+"""Runs an `Encoder` over padded batches on the device: a graph for every shape of batch, compiled once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from vjax.config import EngineConfig
-from vjax.engine import limits, platform
-from vjax.errors import ModelError
-from vjax.loading.load import load_encoder
-from vjax.models.encoder import Task
-from vjax.parallel.mesh import make_mesh
+from vjax.engine.messages import PoolRequest
+from vjax.engine.pool_queue import TASKS_APART, PoolBuckets
+from vjax.models.encoder import Encoder, Task
+from vjax.models.spec import Tree
 
-SHORTEST = 16  # tokens a text is padded to at least
+Shape = tuple[Task, int, int]  # rows, length
+
+
+@dataclass(slots=True)
+class EncodePending:
+    """A dispatched batch and where its results will be."""
+
+    batch: list[PoolRequest]
+    result: jax.Array
+    started: float  # time.monotonic()
 
 
 class EncodeRunner:
-    """`max_model_len`: the longest text."""
+    """Embeddings come as they leave the last layer and scores without their activation: what a request wants of them is
+    done on the host (`engine.finish`)."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        platform.prepare(config)
-        self.model, self.params = load_encoder(config, make_mesh(config.tensor_parallel_size))
-        most = self.model.config.max_position
-        self.max_model_len = config.max_model_len or most
-        if self.max_model_len > most:
-            raise ModelError(f"max_model_len={self.max_model_len} is more than the model's own {most}.")
-        self._tokens = limits.max_num_batched_tokens(config)
-        self._encode = jax.jit(self.model.encode, static_argnames="task")
+    def __init__(self, model: Encoder, params: Tree, buckets: PoolBuckets) -> None:
+        self.model, self.params, self.buckets = model, params, buckets
+        self._ready: dict[Shape, Any] = {}
+        self._lock = threading.Lock()
+        self._later: ThreadPoolExecutor | None = None
 
-    def encode(self, texts: Sequence[Sequence[int]], task: Task, *, show: bool = False) -> list[np.ndarray]:
-        """What the model makes of each text, in their order, float32; scores of classes as probabilities."""
-        found: dict[int, np.ndarray] = {}
-        with tqdm(total=len(texts), desc="Texts", disable=not show, dynamic_ncols=True) as bar:
-            for batch, rows, length in _batches([len(text) for text in texts], self._tokens, self.max_model_len):
-                tokens, lengths = np.zeros((rows, length), np.int32), np.ones(rows, np.int32)
-                for row, index in enumerate(batch):
-                    lengths[row] = len(texts[index])
-                    tokens[row, : lengths[row]] = texts[index]
-                values = self._encode(self.params, tokens, lengths, task=task)
-                if task == "classify":
-                    values = probabilities(values)
-                host = np.asarray(values)
-                for row, index in enumerate(batch):
-                    found[index] = host[row, : lengths[row]] if task == "token_embed" else host[row]
-                bar.update(len(batch))
-        return [found[index] for index in range(len(texts))]
+    def dispatch(self, batch: list[PoolRequest], shape: tuple[int, int]) -> EncodePending:
+        """Start on the device; all tokens are wanted of all texts or of none."""
+        started = time.monotonic()
+        task: Task = TASKS_APART if batch[0].task == TASKS_APART else self.model.tasks[0]
+        task, rows, length = self._take((task, *shape))
+        tokens = np.zeros((rows, length), np.int32)
+        lengths, second = np.ones(rows, np.int32), np.full(rows, length, np.int32)
+        for row, request in enumerate(batch):
+            lengths[row] = len(request.prompt_token_ids)
+            tokens[row, : lengths[row]] = request.prompt_token_ids
+            if request.second_from is not None:
+                second[row] = request.second_from
+        result = self._ready[task, rows, length](self.params, tokens, lengths, second)
+        result.copy_to_host_async()
+        return EncodePending(batch, result, started)
+
+    def read(self, pending: EncodePending) -> list[np.ndarray]:
+        """What became of each text: `[d]`, `[labels]` or `[T, d]`."""
+        host = np.asarray(pending.result)
+        if pending.batch[0].task != TASKS_APART:
+            return list(host[: len(pending.batch)])
+        return [host[row, : len(request.prompt_token_ids)] for row, request in enumerate(pending.batch)]
+
+    def compile(self, shapes: Sequence[tuple[int, int]], progress: bool) -> None:
+        for shape in tqdm(shapes, desc="Compiling graphs", disable=not progress, dynamic_ncols=True):
+            self._compile((self.model.tasks[0], *shape))
+
+    def compile_later(self, shapes: Sequence[tuple[int, int]]) -> None:
+        """In a thread. A batch that comes before its graph takes a larger one that is ready, or compiles it."""
+        self._later = ThreadPoolExecutor(1, thread_name_prefix="vjax-compile")
+        for shape in shapes:
+            self._later.submit(self._compile, (self.model.tasks[0], *shape))
+
+    def close(self) -> None:
+        if self._later is not None:
+            self._later.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, shape: Shape) -> Shape:
+        task, rows, length = shape
+        if shape in self._ready:
+            return shape
+        if self._later is not None:
+            fits = [one for one in list(self._ready) if one[0] == task and one[1] >= rows and one[2] >= length]
+            if fits:
+                return min(fits, key=lambda one: one[1] * one[2])
+        self._compile(shape)
+        return shape
+
+    def _compile(self, shape: Shape) -> None:
+        with self._lock:  # one at a time: tracing holds the GIL
+            if shape in self._ready:
+                return
+            task, rows, length = shape
+            ints = jax.ShapeDtypeStruct((rows,), jnp.int32)
+            lowered = jax.jit(_encode, static_argnums=(0, 1)).lower(
+                self.model, task, self.params, jax.ShapeDtypeStruct((rows, length), jnp.int32), ints, ints
+            )
+            self._ready[shape] = lowered.compile()
 
 
-def probabilities(scores: jax.Array) -> jax.Array:
-    """Of scores `[B, labels]`: a softmax, or the sigmoid of a single label."""
-    return jax.nn.sigmoid(scores) if scores.shape[-1] == 1 else jax.nn.softmax(scores, axis=-1)
-
-
-def _batches(lengths: Sequence[int], tokens: int, longest: int) -> Iterator[tuple[list[int], int, int]]:
-    """Indices of texts, the longest first; with the rows and the length that the batch is padded to: powers of two (or
-    `longest`), so that there are few graphs. A batch holds `tokens`, or one text."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    start = 0
-    while start < len(order):
-        length = min(max(SHORTEST, 1 << (lengths[order[start]] - 1).bit_length()), max(longest, SHORTEST))
-        most = 1 << (max(1, tokens // length).bit_length() - 1)
-        batch = order[start : start + most]
-        yield batch, 1 << (len(batch) - 1).bit_length(), length
-        start += len(batch)
+def _encode(
+    model: Encoder, task: Task, params: Tree, tokens: jax.Array, lengths: jax.Array, second: jax.Array
+) -> jax.Array:
+    """`second[B]`: where each text's second half begins."""
+    types = None
+    if model.config.token_types > 1:
+        types = (jnp.arange(tokens.shape[1]) >= second[:, None]).astype(jnp.int32)
+    return model.encode(params, tokens, lengths, task, types, normalize=False)

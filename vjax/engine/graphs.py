@@ -19,10 +19,13 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from vjax.engine.layout import Layout
+from vjax.engine.layout import GrammarLayout, Layout
 
 log = logging.getLogger(__name__)
 
+Key = Layout | GrammarLayout
+
+FEW = 8  # rows with a grammar that are sampled in a graph of their own size
 SHORT_PROMPT = 64  # tokens: a question with its chat template
 NICE = 10
 # XLA's rematerialization counts the donated cache twice, finds too little memory and recomputes what it need not.
@@ -54,10 +57,21 @@ class BucketPlan:
         self, decode: bool, size: int, *, edits: int = 0, prompt_logprobs: bool = False, chosen_logprobs: bool = False
     ) -> Layout:
         rows = size if decode else min(size, self.rows)
-        room = max(16 * rows, 64)
-        while room < edits:
-            room *= 4
-        return Layout(size, rows, decode, room, prompt_logprobs, self.groups, chosen_logprobs)
+        return Layout(size, rows, decode, _room(rows, edits), prompt_logprobs, self.groups, chosen_logprobs)
+
+    def grammar_key(
+        self, rows: int, places: int, vocab: int, *, edits: int = 0, chosen_logprobs: bool = False
+    ) -> GrammarLayout:
+        """For a step of `rows` rows of which `places` have a grammar: room for a few, or for all."""
+        few = min(FEW, rows)
+        most = few if places <= few else rows
+        return GrammarLayout(rows, most, _room(most, edits), vocab, chosen_logprobs)
+
+    def grammar_keys(self, vocab: int) -> list[GrammarLayout]:
+        """All that steps may need, but for those with more edits or chosen logprobs."""
+        sizes = {*self.decode, *(min(size, self.rows) for size in self.prefill)}
+        keys = [self.grammar_key(rows, places, vocab) for rows in sorted(sizes, reverse=True) for places in (1, rows)]
+        return list(dict.fromkeys(keys))
 
     def keys(self) -> list[Layout]:
         """All buckets, the most useful first: `first`, then the largest decode graph, then up."""
@@ -73,6 +87,13 @@ class BucketPlan:
         return [self.key(decode, size) for decode, size in sizes]
 
 
+def _room(rows: int, edits: int) -> int:
+    room = max(16 * rows, 64)
+    while room < edits:
+        room *= 4
+    return room
+
+
 def _cut(sizes: Iterable[int], limit: int) -> tuple[int, ...]:
     return (*(size for size in sizes if size < limit), limit)
 
@@ -83,11 +104,11 @@ class Graphs:
     Tracing holds the GIL, so one thread does all of it, at normal priority: whoever holds the GIL must get to run.
     """
 
-    def __init__(self, lower: Callable[[Layout], jax.stages.Lowered], plan: BucketPlan, workers: int) -> None:
+    def __init__(self, lower: Callable[[Any], jax.stages.Lowered], plan: BucketPlan, workers: int) -> None:
         self.plan = plan
         self._lower = lower
-        self._ready: dict[Layout, Any] = {}
-        self._pending: dict[Layout, Future[Any]] = {}
+        self._ready: dict[Key, Any] = {}
+        self._pending: dict[Key, Future[Any]] = {}
         self._lock = threading.Lock()
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="vjax-trace")
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="vjax-compile", initializer=_yield_to_steps)
@@ -123,14 +144,19 @@ class Graphs:
                 return key, compiled
         return None
 
-    def submit(self, key: Layout) -> Future[Any]:
+    def get(self, key: Key) -> Any:
+        """This very graph, compiled now if need be."""
+        found = self._ready.get(key)
+        return self._now(key) if found is None else found
+
+    def submit(self, key: Key) -> Future[Any]:
         """Compile in the pool, once; the future gives the compiled graph."""
         with self._lock:
             if key not in self._pending:
                 self._pending[key] = self._pool.submit(self._compile, key)
             return self._pending[key]
 
-    def _now(self, key: Layout) -> Any:
+    def _now(self, key: Key) -> Any:
         """Compile ahead of what is queued."""
         with self._lock:
             queued = self._pending.get(key)
@@ -160,19 +186,19 @@ class Graphs:
 
     @property
     def ready(self) -> list[Layout]:
-        return list(self._ready)
+        return [key for key in self._ready if isinstance(key, Layout)]
 
     def wait(self) -> None:
         """Until everything submitted is compiled."""
         for future in list(self._pending.values()):
             future.result()
 
-    def close(self) -> None:
+    def close(self, wait: bool = False) -> None:
         self._closing = True
         for pool in (self._pool, self._tracer):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
-    def _compile(self, key: Layout) -> Any:
+    def _compile(self, key: Key) -> Any:
         if self._closing:
             raise RuntimeError("the engine is shutting down")
         started = time.monotonic()

@@ -32,8 +32,46 @@ EDIT_FIELDS = (
 )  # `after`: only if the row's input token is this one; -1: always
 
 
+def _place(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Where each field begins."""
+    table, offset = {}, 0
+    for name, shape in shapes.items():
+        table[name] = (offset, shape)
+        offset += -(-math.prod(shape) // ALIGNED) * ALIGNED
+    return table
+
+
+class _Buffer:
+    """Reads and writes a buffer by the table of its fields."""
+
+    @cached_property
+    def fields(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Name -> (offset, shape)."""
+        raise NotImplementedError
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the buffer in int32 words."""
+        offset, shape = list(self.fields.values())[-1]
+        return offset + math.prod(shape)
+
+    def views(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
+        """Writable views of a host buffer, by field."""
+        return {
+            name: buffer[offset : offset + math.prod(shape)].reshape(shape)
+            for name, (offset, shape) in self.fields.items()
+        }
+
+    def unpack(self, buffer: Any) -> dict[str, Any]:
+        """The same fields of a traced buffer."""
+        return {
+            name: buffer[offset : offset + math.prod(shape)].reshape(shape)
+            for name, (offset, shape) in self.fields.items()
+        }
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(_Buffer):
     """The static shape of a step, and so the key of its graph: `tokens` T in `rows` S, and room for logit edits.
 
     In a decode layout T == S and the ids are on the device already. `prompt_logprobs` adds the token that follows
@@ -59,7 +97,6 @@ class Layout:
 
     @cached_property
     def fields(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """Name -> (offset, shape)."""
         shapes: dict[str, tuple[int, ...]] = {
             "scored": (1,),  # 1: some row wants logprobs
             "slot": (self.rows,),
@@ -80,28 +117,34 @@ class Layout:
             shapes["next"] = (self.tokens,)
         if self.chosen_logprobs:
             shapes["chosen"] = (self.rows, MAX_LOGPROB_IDS)
-        table, offset = {}, 0
-        for name, shape in shapes.items():
-            table[name] = (offset, shape)
-            offset += -(-math.prod(shape) // ALIGNED) * ALIGNED
-        return table
+        return _place(shapes)
+
+
+@dataclass(frozen=True)
+class GrammarLayout(_Buffer):
+    """The static shape of sampling again, under their grammars, `places` G of the `rows` S of a step."""
+
+    rows: int
+    places: int
+    edits: int
+    vocab: int
+    chosen_logprobs: bool = False
+
+    def __str__(self) -> str:
+        return f"grammars {self.places} of {self.rows}"
 
     @cached_property
-    def size(self) -> int:
-        """Length of the buffer in int32 words."""
-        offset, shape = list(self.fields.values())[-1]
-        return offset + math.prod(shape)
-
-    def views(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
-        """Writable views of a host buffer, by field."""
-        return {
-            name: buffer[offset : offset + math.prod(shape)].reshape(shape)
-            for name, (offset, shape) in self.fields.items()
+    def fields(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        places = (self.places,)
+        shapes: dict[str, tuple[int, ...]] = {
+            "scored": (1,),
+            "row": places,
+            "slot": places,
+            "kv_len": places,  # 0: unused
+            "params": (len(ROW_PARAMS), self.places),
+            "edits": (len(EDIT_FIELDS), self.edits),
+            "mask": (self.places, -(-self.vocab // 32)),  # a bit a token, the lowest first; 1: allowed
         }
-
-    def unpack(self, buffer: Any) -> dict[str, Any]:
-        """The same fields of a traced buffer."""
-        return {
-            name: buffer[offset : offset + math.prod(shape)].reshape(shape)
-            for name, (offset, shape) in self.fields.items()
-        }
+        if self.chosen_logprobs:
+            shapes["chosen"] = (self.places, MAX_LOGPROB_IDS)
+        return _place(shapes)

@@ -26,6 +26,36 @@ class EngineRequest(msgspec.Struct, array_like=True, gc=False):
     extra_keys: tuple[str, ...] = ()
 
 
+class Vocabulary(msgspec.Struct, tag=True, array_like=True, eq=False, dict=True):
+    """What grammars need to know of a tokenizer: each token's bytes (empty: none), special and end-of-text ids, and the
+    tokenizer as `tokenizer.json` has it. A message, so that an engine elsewhere need not read the tokenizer."""
+
+    tokens: list[bytes]
+    special: list[int]
+    eos: list[int]
+    tokenizer: str
+
+
+class PoolRequest(msgspec.Struct, array_like=True, gc=False):
+    """One text to encode. `second_from`: the first token of a pair's second half, for models that tell them apart."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    task: str
+    dimensions: int | None = None
+    use_activation: bool | None = None
+    second_from: int | None = None
+    priority: int = 0
+    arrival_time: float = 0.0
+
+
+class Pooled(msgspec.Struct, array_like=True, gc=False):
+    """An array of float32, as bytes of this machine's order."""
+
+    shape: tuple[int, ...]
+    data: bytes
+
+
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
     """Logprobs at one position: the chosen token's, its rank, and the `k` most likely tokens' (or those that the
     request chose)."""
@@ -50,6 +80,10 @@ class EngineOutput(msgspec.Struct, array_like=True, gc=False):
     num_cached_tokens: int = 0
     scheduled_time: float | None = None
     num_preemptions: int = 0
+    pooled: Pooled | None = None  # what a text became, with the finish_reason stop
+
+
+STEP_SIZES = (1, *(8 << n for n in range(12)))
 
 
 class EngineStats(msgspec.Struct, array_like=True, gc=False):
@@ -65,6 +99,23 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     generation_tokens: int = 0
     steps: int = 0
     last_step_tokens: int = 0
+    step_tokens: int = 0  # of all steps
+    step_sizes: list[int] = []  # steps by their tokens: at most 1, 8, 16, ..., 16384, and more (`STEP_SIZES`)
+    sleep_level: int = 0  # 0: awake
+
+
+class PoolingLimits(msgspec.Struct, array_like=True, gc=False):
+    """What a model that encodes can do. `cut` says whether embeddings may lose their last channels, `sizes` to which
+    sizes if not to any. `joined`: a pair is one text, not two with separators."""
+
+    tasks: list[str]
+    width: int = 0
+    labels: list[str] = []
+    normalizes: bool = True
+    cut: bool = False
+    sizes: list[int] = []
+    joined: bool = False
+    max_embed_len: int | None = None  # for embeddings made of pieces
 
 
 class EngineLimits(msgspec.Struct, array_like=True, gc=False):
@@ -79,3 +130,4 @@ class EngineLimits(msgspec.Struct, array_like=True, gc=False):
     eos_token_ids: list[int] = []
     architecture: str = ""
     dtype: str = ""
+    pooling: PoolingLimits | None = None  # None: it generates

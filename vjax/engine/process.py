@@ -33,11 +33,26 @@ import msgspec
 
 from vjax import errors
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
-from vjax.engine.wire import LENGTH, Abort, Add, Call, Fatal, Log, Ready, Reply, Start, Stop, ToEngine, ToFrontend, Turn
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, PoolRequest, Vocabulary
+from vjax.engine.wire import (
+    LENGTH,
+    Abort,
+    Add,
+    Call,
+    Fatal,
+    Log,
+    Pool,
+    Ready,
+    Reply,
+    Start,
+    Stop,
+    ToEngine,
+    ToFrontend,
+    Turn,
+)
 from vjax.errors import EngineDeadError, VjaxError
 
-ENGINE = "vjax.engine.engine:Engine"
+ENGINE = "vjax.engine.kinds:make_engine"
 CHILD = "vjax.engine.child"
 STOP_TIMEOUT = 10.0  # seconds that a child gets to end by itself
 
@@ -80,17 +95,24 @@ class EngineProcess:
     def add(self, requests: list[EngineRequest]) -> None:
         self._send(Add(requests))
 
+    def pool(self, requests: list[PoolRequest]) -> None:
+        self._send(Pool(requests))
+
     def abort(self, request_ids: list[str]) -> None:
         if request_ids:
             self._send(Abort(request_ids))
 
-    async def call(self, method: str) -> Any:
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Must come before the first request with a grammar."""
+        self._send(vocabulary)
+
+    async def call(self, method: str, *arguments: Any) -> Any:
         """The result of one of the engine's methods, run between two steps. Raises `EngineDeadError`."""
         if self._writer is None or self._writer.is_closing():
             raise EngineDeadError("the engine is not running.")
         number = max(self._calls, default=0) + 1
         future = self._calls[number] = asyncio.get_running_loop().create_future()
-        self._send(Call(number, method))
+        self._send(Call(number, method, list(arguments)))
         try:
             return await future
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from vjax.engine.grammar import Grammar
 from vjax.engine.messages import EngineRequest
 from vjax.sampling_params import SamplingParams
 
@@ -13,6 +14,7 @@ class Status(IntEnum):
     WAITING = 0
     RUNNING = 1
     FINISHED = 2
+    UNREADY = 3  # its grammar is being compiled
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,7 @@ class Request:
     limit: int
     stops: dict[int, int | None]
     order: tuple[float, ...]
+    grammar: Grammar | None = None
 
     output_token_ids: list[int] = field(default_factory=list)  # known to the host
     num_inflight: int = 0  # sampled by dispatched steps, not read yet
@@ -50,6 +53,7 @@ class Request:
     status: Status = Status.WAITING
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    error: str | None = None
     num_preemptions: int = 0
     num_cached_tokens: int = 0  # found in the prefix cache when it last got its slot
     num_prompt_cached: int = 0  # the same, the first time: what the caller is told
@@ -57,7 +61,10 @@ class Request:
     scheduled_time: float | None = None  # monotonic, seconds
 
     @classmethod
-    def make(cls, message: EngineRequest, *, seed: int, max_model_len: int, order: tuple[float, ...]) -> Request:
+    def make(
+        cls, message: EngineRequest, *, seed: int, max_model_len: int, order: tuple[float, ...],
+        grammar: Grammar | None = None,
+    ) -> Request:  # fmt: skip
         """`seed` is used if the message brings none."""
         params, prompt = message.params, message.prompt_token_ids
         limit = max_model_len if params.max_tokens is None else min(max_model_len, len(prompt) + params.max_tokens)
@@ -78,6 +85,7 @@ class Request:
             limit=limit,
             stops=stops,
             order=order,
+            grammar=grammar,
             num_tokens=len(prompt),
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,16 +13,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vjax.engine import step as steps
-from vjax.engine.batch import SlotTable, fill
+from vjax.engine.batch import SlotTable, fill, fill_again
+from vjax.engine.grammar import Masks
 from vjax.engine.graphs import BucketPlan, Graphs
-from vjax.engine.layout import Layout
+from vjax.engine.layout import GrammarLayout, Layout
 from vjax.engine.messages import TokenLogprobs
-from vjax.engine.request import Request
+from vjax.engine.request import Request, Status
 from vjax.engine.scheduler import Plan, Row
 from vjax.engine.state import State, StateShape, abstract_state, zeros
 from vjax.models.model import Model
 from vjax.models.spec import Tree
-from vjax.parallel.mesh import replicated
+from vjax.parallel.mesh import replicated, sharding
 
 PAGE_UPDATES = 1024  # entries that `set_pages` takes at a time
 
@@ -33,6 +35,8 @@ class Pending:
     plan: Plan
     layout: Layout
     result: dict[str, jax.Array]
+    logits: jax.Array | None = None  # until rows with grammars are sampled from them
+    again: dict[int, int] = field(default_factory=dict)  # row -> its place in result["again"]
 
 
 @dataclass(slots=True)
@@ -92,6 +96,7 @@ class Runner:
             self._upload_pages(plan.page_updates)
         buffer = fill(plan, layout, self.table, page_updates=fits)
         self.state, result = compiled(self.params, self.state, buffer)
+        logits = result.pop("logits")
         if self._take_out is not None:
             result = self._take_out(result)
         for slot, snapshot in plan.saved:
@@ -99,11 +104,49 @@ class Runner:
         for array in result.values():
             array.copy_to_host_async()
         self.host_seconds += time.perf_counter() - started
-        return Pending(plan, layout, result)
+        kept = logits if any(row.request.grammar is not None for row in plan.rows) else None
+        return Pending(plan, layout, result, kept)
+
+    def constrain(self, pending: Pending, masks: Masks) -> None:
+        """Sample again the rows with a grammar, which must know all their tokens: the step before has been read.
+        Meanwhile the device computes this one."""
+        logits, pending.logits = pending.logits, None
+        rows = [
+            (index, row)
+            for index, row in enumerate(pending.plan.rows)
+            if row.sample and row.request.grammar is not None and row.request.status is Status.RUNNING
+        ]
+        if not rows or logits is None:
+            return
+        started = time.perf_counter()
+        key = self.graphs.plan.grammar_key(
+            pending.layout.rows,
+            len(rows),
+            self.model.config.vocab_size,
+            edits=len(self.table.edits_of(row for _, row in rows)),
+            chosen_logprobs=pending.layout.chosen_logprobs,
+        )
+        compiled = self.graphs.get(key)
+        buffer, view = fill_again(rows, key, self.table)
+        masks.fill([row.request.grammar for _, row in rows if row.request.grammar is not None], view["mask"])
+        tokens, sampled = compiled(self.state.tokens, logits, buffer)
+        self.state = State(self.state.cache, tokens, self.state.page_table)
+        again = {"again": sampled} if self._take_out is None else self._take_out({"again": sampled})
+        again["again"].copy_to_host_async()
+        pending.result |= again
+        pending.again = {index: place for place, (index, _) in enumerate(rows)}
+        self.host_seconds += time.perf_counter() - started
+
+    def prepare_grammars(self) -> list[Future[Any]]:
+        """Compile in the background what rows with a grammar need."""
+        return [self.graphs.submit(key) for key in self.graphs.plan.grammar_keys(self.model.config.vocab_size)]
 
     def read(self, pending: Pending) -> StepResult:
         """Wait for a step and unpack it."""
         rows, plan, top = np.asarray(pending.result["rows"]), pending.plan, self.top
+        if pending.again:
+            rows = rows.copy()
+            rows[list(pending.again)] = np.asarray(pending.result["again"])[list(pending.again.values())]
         n = len(plan.rows)
         logprobs = prompt = None
         wanted = [row.request.params.logprobs if row.sample else None for row in plan.rows]
@@ -140,11 +183,18 @@ class Runner:
             at += row.count
         return found
 
-    def _lower(self, layout: Layout) -> jax.stages.Lowered:
-        buffer = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=replicated(self.mesh))
+    def _lower(self, key: Layout | GrammarLayout) -> jax.stages.Lowered:
+        buffer = jax.ShapeDtypeStruct((key.size,), jnp.int32, sharding=replicated(self.mesh))
+        shape = (key.rows, self.model.config.vocab_size)
+        spread = sharding(self.mesh, shape, (None, "vocab"))
+        if isinstance(key, GrammarLayout):
+            logits = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=spread)
+            return steps.lower_again(
+                key, self.top, self.abstract.tokens, logits, buffer, processed=self.processed
+            )  # fmt: skip
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
         return steps.lower(
-            self.model, layout, self.top, params, self.abstract, buffer, processed=self.processed
+            self.model, key, self.top, params, self.abstract, buffer, processed=self.processed, logits=spread
         )  # fmt: skip
 
     def _upload_pages(self, updates: list[tuple[int, int, int]]) -> None:
@@ -169,8 +219,9 @@ class Runner:
             self._copy_state = jax.jit(steps.copy_state, donate_argnums=0)
         self.state = self._copy_state(self.state, np.int32(source), np.int32(target))
 
-    def close(self) -> None:
-        self.graphs.close()
+    def close(self, wait: bool = False) -> None:
+        """`wait` until no graph is being compiled any more."""
+        self.graphs.close(wait)
 
 
 def _penalised(request: Request) -> bool:

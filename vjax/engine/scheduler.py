@@ -20,7 +20,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from vjax.engine.messages import EngineOutput, EngineRequest, EngineStats, TokenLogprobs
+from vjax.engine.grammar import Grammar
+from vjax.engine.messages import STEP_SIZES, EngineOutput, EngineRequest, EngineStats, TokenLogprobs
 from vjax.engine.page_groups import PageGroups
 from vjax.engine.pages import PagePool
 from vjax.engine.prefix_cache import PrefixCache
@@ -106,33 +107,41 @@ class Scheduler:
         self.reserve = int(watermark * self.pool.capacity)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.unready: list[Request] = []  # with a grammar that is being compiled; they keep their place
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._arrivals = count()
         self._random = random.Random(seed)
         self._outputs: list[EngineOutput] = []
         self._blocked: tuple[Request | None, int] = (None, 0)
-        self._stats = EngineStats()
+        self._stats = EngineStats(step_sizes=[0] * (len(STEP_SIZES) + 1))
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting or self._outputs)
+        return bool(self.running or self.waiting or self.unready or self._outputs)
 
-    def add(self, message: EngineRequest) -> None:
-        """Queue a request. One that can never run is answered with an error by `take_outputs`."""
+    def add(self, message: EngineRequest, grammar: Grammar | None = None) -> None:
+        """Queue a request; one with a grammar waits until that is ready. One that can never run is answered with an
+        error by `take_outputs`."""
         if message.request_id in self._requests:
             raise RequestError(f"request id {message.request_id!r} is in use.", "request_id")
         arrival = next(self._arrivals)
         order = (message.priority, message.arrival_time, arrival) if self.by_priority else (arrival,)
         request = Request.make(
-            message, seed=self._random.getrandbits(63), max_model_len=self.max_model_len, order=order
-        )  # fmt: skip
+            message,
+            seed=self._random.getrandbits(63),
+            max_model_len=self.max_model_len,
+            order=order,
+            grammar=grammar,
+        )
         error = self._refusal(request)
         if error is not None:
             self._refuse(request, error)
             return
         self._requests[request.request_id] = request
-        insort(self.waiting, request, key=ORDER)
+        if grammar is not None:
+            request.status = Status.UNREADY
+        insort(self.waiting if grammar is None else self.unready, request, key=ORDER)
 
     def abort(self, request_id: str) -> None:
         """Forget a request, at any moment and without an output. Unknown ids are ignored."""
@@ -140,14 +149,31 @@ class Scheduler:
         if request is not None:
             self._finish(request, "abort")
 
+    @property
+    def has_outputs(self) -> bool:
+        return bool(self._outputs)
+
     def take_outputs(self) -> list[EngineOutput]:
         """News that no step brings: refused requests."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
+    def put_back(self, outputs: list[EngineOutput]) -> None:
+        """Have the next `take_outputs` give these."""
+        self._outputs += outputs
+
+    def preempt_all(self) -> None:
+        """Send every running request back to waiting. No step may be in flight."""
+        plan = Plan([], [], [], [], 0, 0)
+        while self.running:
+            self._preempt(self.running[-1], plan)
+        self._blocked = None, 0
+
     def plan(self) -> Plan | None:
         """The next step; None if there is nothing to compute now."""
         plan = Plan([], [], [], [], 0, 0)
+        if self.unready:
+            self._take_ready()
         if self.snapshots is not None:
             self.snapshots.publish()
         prefilling = self._plan_decode(plan)
@@ -160,6 +186,8 @@ class Scheduler:
             return None
         self._stats.steps += 1
         self._stats.last_step_tokens = plan.num_tokens
+        self._stats.step_tokens += plan.num_tokens
+        self._stats.step_sizes[bisect_left(STEP_SIZES, plan.num_tokens)] += 1
         return plan
 
     def update(
@@ -193,7 +221,7 @@ class Scheduler:
                     scored,
                     request.finish_reason,
                     request.stop_reason,
-                    None,
+                    request.error,
                     request.num_prompt_cached,
                     request.scheduled_time,
                     request.num_preemptions,
@@ -204,8 +232,11 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """Gauges now and counters so far."""
         return replace(
-            self._stats, running=len(self.running), waiting=len(self.waiting), cache_usage=self.pool.usage
-        )  # fmt: skip
+            self._stats,
+            running=len(self.running),
+            waiting=len(self.waiting) + len(self.unready),
+            cache_usage=self.pool.usage,
+        )
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached pages; False, and nothing forgotten, while requests hold some."""
@@ -327,6 +358,21 @@ class Scheduler:
 
     # Admission.
 
+    def _take_ready(self) -> None:
+        """Queue the requests whose grammars are compiled; refuse those whose grammars cannot be."""
+        for request in list(self.unready):
+            assert request.grammar is not None
+            try:
+                if not request.grammar.start():
+                    continue
+            except Exception as error:
+                self._finish(request, "error")
+                self._refuse(request, str(error))
+                continue
+            _remove(self.unready, request)
+            request.status = Status.WAITING
+            insort(self.waiting, request, key=ORDER)
+
     def _admit(self, plan: Plan) -> None:
         """Start waiting requests, in order, while there are tokens, slots and pages."""
         while self.waiting and self._free_slots and plan.num_tokens < self.budget:
@@ -419,8 +465,15 @@ class Scheduler:
             full = min(known, request.num_computed) // self.page_size
             if full > request.num_shared:
                 self.cache.commit(request, full)
-        if token in request.stops and len(request.output_token_ids) >= request.params.min_tokens:
+        grammar = request.grammar
+        over = grammar is not None and grammar.accept(token)
+        if over and grammar is not None and grammar.error is not None:
+            request.error = grammar.error
+            self._finish(request, "error")
+        elif token in request.stops and len(request.output_token_ids) >= request.params.min_tokens:
             self._finish(request, "stop", request.stops[token])
+        elif over:
+            self._finish(request, "stop")
         elif known >= request.limit:
             self._finish(request, "length")
         elif request.params.repetition_detection is not None and repeats(
@@ -433,6 +486,8 @@ class Scheduler:
             self._release(request)
         elif request.status is Status.WAITING:
             _remove(self.waiting, request)
+        elif request.status is Status.UNREADY:
+            _remove(self.unready, request)
         request.status = Status.FINISHED
         request.finish_reason, request.stop_reason = reason, stop_reason
         del self._requests[request.request_id]

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from vjax.engine.layout import Layout
+from vjax.engine.layout import GrammarLayout, Layout
 from vjax.engine.sampling import (
+    BANNED,
     Logprobs,
     RowParams,
     edit_logits,
@@ -32,18 +33,20 @@ from vjax.models.model import Model
 from vjax.models.spec import Tree
 from vjax.pallas_kernels import dispatch
 
+FORBIDDEN = -1e35  # by a grammar: below every ban
 PROMPT_LOGPROBS_ROWS = 64  # logits of a whole prompt at once would not fit: this many tokens at a time
 
 
 def step(
-    params: Tree, state: State, buffer: jax.Array, *, model: Model, layout: Layout, top: int, processed: bool = False
-) -> tuple[State, dict[str, jax.Array]]:
+    params: Tree, state: State, buffer: jax.Array, *, model: Model, layout: Layout, top: int, processed: bool = False,
+    keep_logits: bool = False,
+) -> tuple[State, dict[str, jax.Array]]:  # fmt: skip
     """One step. `top`: room for that many most likely tokens' logprobs, 0 for none at all; they are computed in steps
     where a row wants them. `processed`: logprobs after penalties and temperature instead of the model's own.
 
     Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), or `[S, 1]` without `top`;
     with `chosen_logprobs` the bits of these follow in each row, and with `prompt_logprobs` there is also
-    `{"prompt": int32 [T, 2 + 2 * top]}`.
+    `{"prompt": int32 [T, 2 + 2 * top]}`. `keep_logits`: and `{"logits": [S, V]}`, for `sample_again`.
     """
     f = layout.unpack(buffer)
     rows, positions, tokens, state = _place(f, state, layout, len(model.config.windows))
@@ -52,7 +55,9 @@ def step(
         hidden, cache = model.forward(params, tokens, positions, rows, state.cache)  # [T, d]
         logits = model.unembed(params, hidden if layout.decode else hidden[last])  # [S, V]
 
-    result = {"rows": _sample(logits, f, state, tokens[last], top, processed)}
+    result = {"rows": _sample(logits, f, state.tokens, tokens[last], top, processed)}
+    if keep_logits:
+        result["logits"] = logits
     chosen = result["rows"][:, 0]
     store = jnp.where(f["store"] >= 0, f["store"], state.tokens.shape[1])
     state = State(cache, state.tokens.at[f["slot"], store].set(chosen, mode="drop"), state.page_table)
@@ -61,14 +66,48 @@ def step(
     return state, result
 
 
+def sample_again(
+    tokens: jax.Array, logits: jax.Array, buffer: jax.Array, *, layout: GrammarLayout, top: int, processed: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """What a step sampled for rows with a grammar, replaced by what their masks allow: masks come later than the step
+    starts. All other rows keep what the step gave them.
+
+    `tokens`: of the state, donated; `logits[S, V]`: of the step. Returns the tokens and packed rows of `places`.
+    """
+    f = layout.unpack(buffer)
+    row, slot, at = jnp.maximum(f["row"], 0), f["slot"], f["kv_len"]  # [G]
+    bits = (f["mask"][:, :, None] >> jnp.arange(32)) & 1  # [G, V / 32, 32]
+    allowed = bits.reshape(layout.places, -1)[:, : layout.vocab] > 0
+    last = tokens.at[slot, jnp.maximum(at - 1, 0)].get(mode="clip")
+    rows = _sample(logits[row], f, tokens, last, top, processed, allowed)
+    store = jnp.where(at > 0, at, tokens.shape[1])
+    return tokens.at[slot, store].set(rows[:, 0], mode="drop"), rows
+
+
 def lower(
-    model: Model, layout: Layout, top: int, params: Tree, state: State, buffer: Any, *, processed: bool = False
-) -> jax.stages.Lowered:
-    """Trace the step for one layout; arguments may be `ShapeDtypeStruct`s with shardings."""
-    fn = partial(step, model=model, layout=layout, top=top, processed=processed)
+    model: Model, layout: Layout, top: int, params: Tree, state: State, buffer: Any, *, processed: bool = False,
+    logits: Any = None,
+) -> jax.stages.Lowered:  # fmt: skip
+    """Trace the step for one layout; arguments may be `ShapeDtypeStruct`s with shardings. `logits`: their sharding, if
+    they are to be kept."""
+    fn = partial(step, model=model, layout=layout, top=top, processed=processed, keep_logits=logits is not None)
     # The state's shardings are pinned on the way out, so that it always fits the next step.
     pinned = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(fn, donate_argnums=1, out_shardings=(pinned, buffer.sharding)).lower(params, state, buffer)
+    result = {"rows": buffer.sharding}
+    if logits is not None:
+        result["logits"] = logits
+    if layout.prompt_logprobs:
+        result["prompt"] = buffer.sharding
+    return jax.jit(fn, donate_argnums=1, out_shardings=(pinned, result)).lower(params, state, buffer)
+
+
+def lower_again(
+    layout: GrammarLayout, top: int, tokens: Any, logits: Any, buffer: Any, *, processed: bool = False
+) -> jax.stages.Lowered:
+    """The same for `sample_again`."""
+    fn = partial(sample_again, layout=layout, top=top, processed=processed)
+    out = (tokens.sharding, buffer.sharding)
+    return jax.jit(fn, donate_argnums=0, out_shardings=out).lower(tokens, logits, buffer)
 
 
 def set_history(state: State, slot: jax.Array, tokens: jax.Array) -> State:
@@ -129,10 +168,16 @@ def _place(
 
 
 def _sample(
-    logits: jax.Array, f: dict[str, Any], state: State, last_token: jax.Array, top: int, processed: bool
-) -> jax.Array:
-    """Packed rows, see `pack_rows`. A step whose rows are all greedy and ask for nothing else takes one branch."""
+    logits: jax.Array, f: dict[str, Any], tokens: jax.Array, last_token: jax.Array, top: int, processed: bool,
+    allowed: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
+    """Packed rows, see `pack_rows`. A step whose rows are all greedy and ask for nothing else takes one branch.
+
+    `allowed[S, V]`: by grammars, which win over all that bans a token.
+    """
     p = row_params(f["params"])
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, BANNED)
     scored, named = f["scored"][0] > 0, f.get("chosen")
     width = (2 + 2 * top if top else 0) + (0 if named is None else named.shape[1])
 
@@ -141,11 +186,13 @@ def _sample(
 
     def history(first: jax.Array, n: int) -> jax.Array:
         where = first + jnp.arange(n)
-        return state.tokens.at[f["slot"][:, None], where[None]].get(mode="clip")
+        return tokens.at[f["slot"][:, None], where[None]].get(mode="clip")
 
     def full() -> jax.Array:
         edited = edit_logits(logits, f["edits"], last_token, p.restricted)
-        edited = penalise(edited, p, history, f["kv_len"], state.tokens.shape[1])
+        edited = penalise(edited, p, history, f["kv_len"], tokens.shape[1])
+        if allowed is not None:
+            edited = jnp.where(allowed, edited, FORBIDDEN)
         chosen = sample(edited, p, f["kv_len"])  # the position of the token about to be sampled
         if not top:
             return alone(chosen)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats
+from vjax.engine.messages import EngineLimits, EngineOutput, EngineRequest, EngineStats, PoolRequest, Vocabulary
 
 LENGTH = struct.Struct("<I")
 
@@ -25,15 +25,20 @@ class Add(msgspec.Struct, tag=True, array_like=True):
     requests: list[EngineRequest]
 
 
+class Pool(msgspec.Struct, tag=True, array_like=True):
+    requests: list[PoolRequest]
+
+
 class Abort(msgspec.Struct, tag=True, array_like=True):
     request_ids: list[str]
 
 
 class Call(msgspec.Struct, tag=True, array_like=True):
-    """Run a method without arguments of the engine; `Reply` bears the same number."""
+    """Run one of the engine's methods (`child.CALLABLE`); `Reply` bears the same number."""
 
     number: int
     method: str
+    arguments: list[Any] = []
 
 
 class Stop(msgspec.Struct, tag=True, array_like=True):
@@ -72,5 +77,5 @@ class Fatal(msgspec.Struct, tag=True, array_like=True):
     text: str
 
 
-ToEngine = Start | Add | Abort | Call | Stop
+ToEngine = Start | Vocabulary | Add | Pool | Abort | Call | Stop
 ToFrontend = Ready | Turn | Reply | Log | Fatal

@@ -13,10 +13,12 @@ from vjax.engine.process import ENGINE, EngineProcess
 from vjax.errors import EngineDeadError, VjaxError
 from vjax.frontend.files import FrontendFiles
 from vjax.frontend.inputs import InputProcessor, PreparedRequest, Prompt
+from vjax.frontend.labels import with_label_ids
 from vjax.frontend.outputs import OutputProcessor
+from vjax.frontend.pooling import PoolingFutures, PoolingInputs, PreparedPooling, as_array
 from vjax.frontend.stream import Stream
 from vjax.loading.source import find_source
-from vjax.outputs import RequestOutput
+from vjax.outputs import PoolingRequestOutput, RequestOutput
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class AsyncLLM:
         self.process = EngineProcess(config, engine)
         self._inputs: InputProcessor | None = None
         self._outputs: OutputProcessor | None = None
+        self.pooling: PoolingInputs | None = None  # after `start`, of a model that encodes
+        self._pools = PoolingFutures()
         self._streams: dict[str, Stream] = {}
         self._pump: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -52,12 +56,14 @@ class AsyncLLM:
         self._dead = asyncio.Event()
         self._dead_error: EngineDeadError | None = None
         self._closing = False
+        self._taught = False  # the engine knows the vocabulary
 
     async def start(self) -> None:
         """Start the process and wait until it can serve. Raises what went wrong there (`ModelError`,
         `CheckpointError`, `CapacityError`, else `EngineDeadError`); nothing is left running then."""
         if self.files is None:  # a registered model must not be fetched by both processes at once
             await asyncio.to_thread(find_source, self.config.model, weights=False)
+            self.config = self.process.config = await asyncio.to_thread(with_label_ids, self.config)
         loading = asyncio.create_task(self.process.start())
         try:
             if self.files is None:
@@ -71,6 +77,8 @@ class AsyncLLM:
             self.files.tokenizer, limits, eos_token_ids=self.files.eos_token_ids, strict_length=True
         )
         self._outputs = OutputProcessor(self.files.tokenizer)
+        if limits.pooling is not None:
+            self.pooling = PoolingInputs(self.files.tokenizer, limits, lower_case=self.files.lower_case)
         self._pump = asyncio.create_task(self._run(), name="vjax-outputs")
 
     @property
@@ -92,7 +100,7 @@ class AsyncLLM:
     @property
     def num_inflight(self) -> int:
         """Requests that are neither finished nor aborted."""
-        return len(self._streams)
+        return len(self._streams) + len(self._pools)
 
     @property
     def is_dead(self) -> bool:
@@ -129,6 +137,8 @@ class AsyncLLM:
         """Tokenise and validate without starting anything, so that a server can refuse before it answers. Hand the
         result to `generate`. Long text is tokenised in a thread. Raises `RequestError` naming the field."""
         inputs = self._ready()
+        if params.structured_outputs is not None:
+            await inputs.grammars.check_async(params.structured_outputs)
 
         def work() -> PreparedRequest:
             return inputs.process(
@@ -189,26 +199,68 @@ class AsyncLLM:
             if self._streams.get(prompt.request_id) is stream:
                 self._abort(prompt.request_id)
 
+    async def pool(self, request: PreparedPooling) -> PoolingRequestOutput:
+        """What a model that encodes makes of a text that its `pooling` prepared. Cancelling it aborts the request.
+
+        Raises `EngineDeadError`, `VjaxError` when the engine failed this request or it was aborted."""
+        self._ready()
+        ids = [piece.request_id for piece in request.pieces]
+        futures = self._pools.open(request.pieces)
+        self._idle.clear()
+        self.process.pool(request.pieces)
+        try:
+            outputs = await asyncio.gather(*futures)
+        finally:
+            self.process.abort(self._pools.forget(ids))
+            self._settle()
+        request.scheduled_time = outputs[0].scheduled_time
+        return request.output([as_array(output.pooled) for output in outputs if output.pooled is not None])
+
     def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; whoever iterates over one gets a last output with finish_reason `abort`. Unknown ids are
         ignored."""
         for one in [request_id] if isinstance(request_id, str) else list(request_id):
             self._abort(one)
+            self.process.abort(self._pools.abort(one))
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget cached pages; False while requests hold some. Raises `EngineDeadError`."""
-        return bool(await self.process.call("reset_prefix_cache"))
+    async def reset_prefix_cache(self, preempt: bool = False) -> bool:
+        """Forget cached pages; False while requests hold some. `preempt`: have these compute theirs again. Raises
+        `EngineDeadError`."""
+        return bool(await self.process.call("reset_prefix_cache", preempt))
+
+    async def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back: level 1 keeps the weights in host memory, level 2 reads them again to wake
+        up. What runs stops until then, and is computed again. Raises `VjaxError`."""
+        await self.process.call("sleep", level)
+
+    async def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Take memory for "weights", "kv_cache" or both. Whether the engine is awake now."""
+        return bool(await self.process.call("wake_up", tags))
+
+    async def start_profile(self, folder: str) -> None:
+        """Trace the engine into `folder`."""
+        await self.process.call("start_profile", folder)
+
+    async def stop_profile(self) -> None:
+        await self.process.call("stop_profile")
+
+    async def wait_idle(self) -> None:
+        """Until no request is open, or the engine is dead."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._idle, self._dead)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def shutdown(self, drain_timeout: float = 0.0) -> None:
         """Take no more requests, let open ones finish for `drain_timeout` seconds, abort the rest, end the process.
         May be called at any time, and twice."""
         self._closing = True
-        if self._streams and drain_timeout > 0 and not self.is_dead:
+        if self.num_inflight and drain_timeout > 0 and not self.is_dead:
             waits = [asyncio.create_task(event.wait()) for event in (self._idle, self._dead)]
             await asyncio.wait(waits, timeout=drain_timeout, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-        self.abort(list(self._streams))
+        self.abort([*self._streams, *self._pools.ids()])
         await self.process.stop()
         if self._pump is not None:
             await asyncio.wait([self._pump])
@@ -228,6 +280,10 @@ class AsyncLLM:
         self._outputs.add(request)  # refuses an id in use
         stream = self._streams[request.request_id] = Stream(delta=request.params.output_kind == "delta")
         self._idle.clear()
+        if request.params.structured_outputs is not None and not self._taught:
+            assert self._inputs is not None
+            self.process.teach(self._inputs.grammars.vocabulary)
+            self._taught = True
         self.process.add(request.children)
         return stream
 
@@ -247,7 +303,7 @@ class AsyncLLM:
         assert self._outputs is not None
         try:
             async for outputs in self.process.outputs():
-                news = self._outputs.process(outputs)
+                news = self._outputs.process(self._pools.settle(outputs))
                 for request_id, error in news.errors.items():
                     self._fail(request_id, VjaxError(f"request {request_id} failed in the engine: {error}"))
                 for output in news.outputs:
@@ -277,11 +333,12 @@ class AsyncLLM:
             self._settle()
 
     def _settle(self) -> None:
-        if not self._streams:
+        if not self.num_inflight:
             self._idle.set()
 
     def _die(self, error: EngineDeadError) -> None:
         self._dead_error = error
         for request_id in list(self._streams):
             self._fail(request_id, error)
+        self._pools.fail(error)
         self._dead.set()

@@ -23,6 +23,7 @@ class FrontendFiles:
 
     tokenizer: Tokenizer | None = None
     generation_config: Mapping[str, Any] = field(default_factory=dict)
+    lower_case: bool = False  # texts to encode lose their case, as sentence_bert_config.json may say
 
     @classmethod
     def load(cls, config: EngineConfig) -> FrontendFiles:
@@ -35,7 +36,9 @@ class FrontendFiles:
         if not config.skip_tokenizer_init:
             tokenizer = load_tokenizer(find_source(config.tokenizer, weights=False).path if config.tokenizer else path)
         generation = path / "generation_config.json"
-        files = cls(tokenizer, read_json_object(generation) if generation.is_file() else {})
+        sentence = path / "sentence_bert_config.json"
+        lower = sentence.is_file() and read_json_object(sentence).get("do_lower_case") is True
+        files = cls(tokenizer, read_json_object(generation) if generation.is_file() else {}, lower)
         # Complain now, not at the first request.
         files.default_sampling_params()
         _ = files.eos_token_ids

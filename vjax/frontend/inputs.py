@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vjax.engine.messages import EngineLimits, EngineRequest
 from vjax.errors import RequestError
 from vjax.frontend.beam_search import BeamSearchParams
+from vjax.frontend.grammars import Grammars
 from vjax.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class InputProcessor:
         self.strict_length = strict_length
         own = tokenizer.eos_token_ids if tokenizer is not None else ()
         self.eos_token_ids = list(dict.fromkeys([*own, *limits.eos_token_ids, *eos_token_ids]))
+        self.grammars = Grammars(tokenizer, limits.vocab_size, self.eos_token_ids)
 
     def process(
         self,
@@ -77,6 +79,8 @@ class InputProcessor:
         params.check_against(vocab_size=self.limits.vocab_size, max_logprobs=self.limits.max_logprobs)
         if params.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer; this engine runs without one.", "stop")
+        if params.structured_outputs is not None:
+            self.grammars.check(params.structured_outputs)
         text, ids, salt = split_prompt(prompt)
         cache_salt = check_salt(cache_salt if cache_salt is not None else salt)
         if type(priority) is not int or not -(2**31) <= priority < 2**31:

@@ -174,6 +174,10 @@ class _Request:
         """Returns the stop string that ended the text, if any; tokens after it are dropped."""
         hide_last = output.finish_reason == "stop" and not self.params.include_stop_str_in_output
         last = len(output.new_token_ids) - 1
+        if hide_last and self.params.structured_outputs is not None and output.new_token_ids:
+            # A grammar may end with any token: what ends a text is hidden, its last word is not.
+            ends = {*self.prepared.children[0].eos_token_ids, *(self.params.stop_token_ids or ())}
+            hide_last = output.new_token_ids[last] in ends
         for position, token in enumerate(output.new_token_ids):
             if child.logprobs is not None and output.new_logprobs is not None:
                 self._add_logprobs(child, output.new_logprobs[position])

@@ -8,7 +8,7 @@ from typing import Any
 from vjax.errors import CheckpointError, ModelError
 from vjax.loading.gguf import GGUFFile
 from vjax.loading.gguf_fields import Fields
-from vjax.models.encoder import Sentence
+from vjax.models.sentence import Sentence
 
 HEAD, OUT = "cls.weight", "cls.output.weight"  # the hidden layer and the last one of a classifier
 POOLINGS: dict[int, Any] = {1: "mean", 2: "cls", 3: "last"}

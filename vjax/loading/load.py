@@ -29,12 +29,16 @@ from vjax.loading.hf_config import read_hf_config, read_json_object
 from vjax.loading.mxfp4 import unpacking
 from vjax.loading.safetensors import open_safetensors
 from vjax.loading.source import find_source
-from vjax.models.encoder import Encoder, Sentence, is_encoder
+from vjax.models.encoder import Encoder, is_encoder
 from vjax.models.model import Model
+from vjax.models.pooler_config import PoolerConfig
+from vjax.models.sentence import Sentence
 from vjax.models.spec import Param, Tree, map_params
 from vjax.native import library
 from vjax.parallel.mesh import make_mesh, param_sharding
 from vjax.quant import Dense
+
+MODULES = "modules.json"
 
 
 def load(
@@ -84,9 +88,11 @@ def load_encoder(config: EngineConfig, mesh: Mesh) -> tuple[Encoder, Tree]:
     return model, params
 
 
-def is_encoder_folder(config: EngineConfig) -> bool:
-    """Whether the model encodes: a bare model or a classifier by its architecture (in GGUF, BERT and its kin), or with
-    Sentence Transformers' files beside it."""
+def pools(config: EngineConfig) -> bool:
+    """Whether the model encodes rather than generates: as `runner` and `convert` say, else a bare model or a classifier
+    by its architecture (in GGUF, BERT and its kin), or with Sentence Transformers' files beside it."""
+    if config.runner != "auto" or config.convert in ("embed", "classify"):
+        return config.runner != "generate"
     source = find_source(config.model, progress=config.use_tqdm_on_load, weights=False)
     if source.kind == "gguf":
         with closing(open_gguf(source.path)) as gguf:
@@ -94,7 +100,7 @@ def is_encoder_folder(config: EngineConfig) -> bool:
     if source.kind != "hf":
         return False
     hf = {**read_hf_config(source.path), **(config.hf_overrides or {})}
-    return is_encoder(hf) or _sentence(source.path) is not None
+    return is_encoder(hf) or (source.path / MODULES).is_file()
 
 
 def load_with_config(
@@ -111,8 +117,8 @@ def load_with_config(
     else:
         hf = read_hf_config(source.path)
     hf = {**hf, **(config.hf_overrides or {})}
-    sentence = sentence_from_gguf(gguf) if gguf is not None else _sentence(source.path)
-    model = Encoder.from_hf(hf, sentence) if sentence or is_encoder(hf) else Model.from_hf(hf)
+    sentence = sentence_from_gguf(gguf) if gguf is not None else read_sentence(source.path)
+    model = _model(config, hf, sentence)
     if encoder is not None and isinstance(model, Encoder) != encoder:
         does, use = ("generates", "generate") if encoder else ("encodes", "LLM.encode")
         raise ModelError(f"{config.model}: {model.config.architecture} {does} here; use {use}.")
@@ -120,6 +126,7 @@ def load_with_config(
     if config.max_model_len:
         model = replace(model, config=model.config.for_length(config.max_model_len))
     options: dict[str, Any] = dict(dtype=dtype, sharding_for=partial(param_sharding, mesh))
+    left_out = model.unused() if isinstance(model, Encoder) else set()
     if config.load_format == "dummy":
         params = random_params(model.spec(), dtype, mesh, config.seed)
     elif gguf is not None:
@@ -133,14 +140,23 @@ def load_with_config(
             unused = re.compile(model.family.unused)
             params = load_params(
                 model.spec(), reader, rename=rename, progress=config.use_tqdm_on_load,
-                ignore=lambda name: unused.fullmatch(name) is not None, **options,
+                ignore=lambda name: name in left_out or unused.fullmatch(name) is not None, **options,
             )  # fmt: skip
+    if isinstance(model, Encoder) and model.dense:
+        params = {**params, "dense": _load_dense(source.path, model, config, mesh, **options)}
     return model, params, hf
 
 
-def _sentence(folder: Path) -> Sentence | None:
+def _model(config: EngineConfig, hf: dict[str, Any], sentence: Sentence | None) -> Model:
+    asked = config.runner == "pooling" or config.convert in ("embed", "classify")
+    if config.runner == "generate" or not (asked or sentence or is_encoder(hf)):
+        return Model.from_hf(hf)
+    return Encoder.from_hf(hf, sentence, convert=config.convert, pooler=PoolerConfig.read(config.pooler_config))
+
+
+def read_sentence(folder: Path) -> Sentence | None:
     """How Sentence Transformers pools with this model; None without its files."""
-    modules = folder / "modules.json"
+    modules = folder / MODULES
     if not modules.is_file():
         return None
     try:
@@ -149,8 +165,17 @@ def _sentence(folder: Path) -> Sentence | None:
         raise CheckpointError(f"{modules}: not valid JSON: {error}") from None
     if not isinstance(found, list):
         raise CheckpointError(f"{modules}: must hold a list, found {type(found).__name__}.")
-    pooling = folder / "1_Pooling" / "config.json"
-    return Sentence.read(found, read_json_object(pooling) if pooling.is_file() else {})
+    return Sentence.read(found, lambda name: read_json_object(folder / name) if (folder / name).is_file() else {})
+
+
+def _load_dense(folder: Path, model: Encoder, config: EngineConfig, mesh: Mesh, **options: Any) -> tuple[Tree, ...]:
+    if config.load_format == "dummy":
+        return tuple(random_params(layer.spec(), options["dtype"], mesh, config.seed) for layer in model.dense)
+    found = []
+    for layer in model.dense:
+        with closing(open_safetensors(folder / layer.folder)) as reader:
+            found.append(load_params(layer.spec(), reader, **options))
+    return tuple(found)
 
 
 def _published_name(name: str, names: Collection[str], prefix: str) -> str:
@@ -172,6 +197,7 @@ def _stays_packed(asked: bool | None, dtype: Any, mesh: Mesh) -> bool:
 
 def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:
     architecture, undo = gguf.metadata["general.architecture"], model.family.gguf_tensor
+    left_out = {to_gguf_name(name, architecture) for name in (model.unused() if isinstance(model, Encoder) else ())}
 
     def transform(name: str, values: np.ndarray) -> np.ndarray:
         return values if undo is None else undo(name, values, model.config)
@@ -179,10 +205,10 @@ def _load_gguf(gguf: GGUFFile, model: Model, **options: Any) -> Tree:
     unused = re.compile(model.family.unused)
 
     def beyond(name: str) -> bool:
-        """Layers that predict further tokens come last."""
+        """Layers that predict further tokens come last; an encoder leaves out the head."""
         block = re.match(r"blk\.(\d+)\.", name)
         further = block is not None and int(block[1]) >= model.config.num_layers
-        return further or unused.fullmatch(to_hf_name(name, architecture) or name) is not None
+        return further or name in left_out or unused.fullmatch(to_hf_name(name, architecture) or name) is not None
 
     with closing(gguf):
         return load_params(

@@ -29,9 +29,6 @@ KNOWN = {
     "routing": ("reference", "triton"),
     "grouped_matmul": ("reference", "triton"),
 }
-# Kernels that gave the specification's numbers in Triton's interpreter, but whose numbers nobody has compared on a GPU
-# yet: taken when asked for by name.
-UNPROVEN = ("append_and_attend", "latent_attention", "routing", "grouped_matmul")
 REFERENCE = dict.fromkeys(KNOWN, "reference")
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
 
@@ -97,11 +94,8 @@ def pick(op: str, obstacle: str | None = None, native: str | None = "it has no n
 
     Raises `ModelError` when an implementation was asked for by name and cannot run.
     """
-    unproven = (
-        "it is not proven on a GPU yet, and has to be asked for" if op in UNPROVEN and op not in _wanted else None
-    )
     obstacles = {
-        "triton": obstacle or _obstacle() or unproven,
+        "triton": obstacle or _obstacle(),
         "native": native or _native_obstacle(),
         "reference": None,
     }

@@ -22,17 +22,18 @@ def call(
     Returns the changed arrays, then the outputs."""
     import jax_triton
 
-    types = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in in_place]
-    types += [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in outs]
+    # What is changed in place comes last among the outputs: JAX's launcher hands the kernel as many of them as it has
+    # parameters left, and these it has already.
+    types = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in outs]
+    types += [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in in_place]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "input_output_aliases is deprecated")
-        return list(
-            jax_triton.triton_call(
-                *in_place, *args, kernel=kernel, out_type=types, grid=grid, num_warps=warps, num_stages=stages,
-                name=kernel.fn.__name__.lstrip("_"), compute_capability=_capability(), backend_options=OPTIONS,
-                input_output_aliases={i: i for i in range(len(in_place))}, **constants,
-            )
+        found = jax_triton.triton_call(
+            *in_place, *args, kernel=kernel, out_type=types, grid=grid, num_warps=warps, num_stages=stages,
+            name=kernel.fn.__name__.lstrip("_"), compute_capability=_capability(), backend_options=OPTIONS,
+            input_output_aliases={i: len(outs) + i for i in range(len(in_place))}, **constants,
         )  # fmt: skip
+    return [*found[len(outs) :], *found[: len(outs)]]
 
 
 def _capability() -> int | None:

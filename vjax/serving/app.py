@@ -12,14 +12,17 @@ from vjax.serving import (
     chat,
     chat_batch,
     completions,
+    embeddings,
     invocations,
     messages,
     models,
     responses_api,
+    scores,
     scoring,
     token_io,
     tokenization,
 )
+from vjax.serving.dependencies import generates
 from vjax.serving.errors import install
 from vjax.serving.middleware import Auth, BodyLimit, Gate, RequestIds
 from vjax.serving.options import ServerOptions
@@ -42,19 +45,10 @@ def build_app(llm: AsyncLLM, options: ServerOptions | None = None, *, ready: boo
     service = Service(llm, options)
     app = FastAPI(title="vjax", version=__version__, root_path=options.root_path)
     app.state.service = service
-    for part in (
-        models,
-        completions,
-        chat,
-        chat_batch,
-        responses_api,
-        messages,
-        token_io,
-        scoring,
-        invocations,
-        tokenization,
-    ):
+    for part in (models, embeddings, scores, invocations, tokenization):
         app.include_router(part.router)
+    for part in (completions, chat, chat_batch, responses_api, messages, token_io, scoring):
+        app.include_router(part.router, dependencies=[generates])
     install(app)
     app.add_exception_handler(ClientGoneError, _nobody)
     # The last one added is the first to see a request.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from email.message import Message
+from typing import Any
 
 from fastapi import Depends, Request
+from fastapi.exceptions import HTTPException
 
+from vjax.frontend.pooling import PoolingInputs
 from vjax.serving.errors import ApiError
 from vjax.serving.service import Service
 
@@ -23,3 +27,20 @@ async def _read_json(request: Request) -> None:
 
 
 read_json = Depends(_read_json)
+
+
+def _where(serves: Callable[[PoolingInputs | None], bool]) -> Any:
+    """Routes that are there for models that can serve them; elsewhere they are no paths at all."""
+
+    async def check(request: Request) -> None:
+        if not serves(get_service(request).llm.pooling):
+            raise HTTPException(404, "Not Found")
+
+    return Depends(check)
+
+
+generates = _where(lambda pooling: pooling is None)
+pools = _where(lambda pooling: pooling is not None)
+embeds = _where(lambda pooling: pooling is not None and "embed" in pooling.pooling.tasks)
+classifies = _where(lambda pooling: pooling is not None and "classify" in pooling.pooling.tasks)
+scores = _where(lambda pooling: pooling is not None and pooling.scores)

@@ -18,12 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vjax.serving.errors import ApiError, error_response, speaks_messages
 from vjax.serving.service import Service
 
-PROTECTED = ("/v1", "/inference", "/invocations", "/generative_scoring")
+PROTECTED = (
+    "/v1", "/v2", "/inference", "/invocations", "/generative_scoring", "/pooling", "/classify", "/score", "/rerank"
+)  # fmt: skip
 ALWAYS_OPEN = {"/version", "/metrics"}
 UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
 GENERATING = {
     "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages",
-    "/inference/v1/generate", "/invocations", "/generative_scoring",
+    "/inference/v1/generate", "/invocations", "/generative_scoring", "/v1/embeddings", "/pooling", "/classify",
+    "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank",
 }  # fmt: skip
 
 

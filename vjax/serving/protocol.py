@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vjax.errors import RequestError
 from vjax.sampling_params import SamplingParams, check_extra_args
+from vjax.structured_outputs import FIELD, StructuredOutputsParams
 
 # Request field -> SamplingParams field, where both mean the same.
 SAMPLING = (
@@ -79,6 +80,7 @@ class GenerationRequest(BaseModel):
     use_beam_search: bool = False
     length_penalty: float = 1.0
     structured_outputs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _streaming(self) -> GenerationRequest:
@@ -92,8 +94,6 @@ class GenerationRequest(BaseModel):
         """What is accepted by name but not built yet is refused, not ignored: the answer would be wrong."""
         if self.use_beam_search:
             self._refuse_with_beams()
-        if self.structured_outputs:
-            raise RequestError("structured outputs are not supported yet.", "structured_outputs")
 
     def sampling(self, defaults: SamplingParams, **changes: Any) -> SamplingParams:
         """The request's sampling parameters over the server's defaults."""
@@ -101,7 +101,29 @@ class GenerationRequest(BaseModel):
         if self.use_beam_search:
             return SamplingParams(temperature=0.0, **self._given(WITH_BEAMS), **changes)
         check_extra_args(self.vllm_xargs, "vllm_xargs")
-        return defaults.clone(**{**self._given(SAMPLING), "extra_args": self.vllm_xargs, **changes})
+        changes |= {"extra_args": self.vllm_xargs, "structured_outputs": self.constraint()}
+        return defaults.clone(**{**self._given(SAMPLING), **changes})
+
+    def constraint(self) -> StructuredOutputsParams | None:
+        """What the answer has to look like."""
+        try:
+            form = None
+            if self.response_format is not None:
+                form = StructuredOutputsParams.from_response_format(self.response_format)
+        except RequestError as error:
+            raise self.as_named(error) from None
+        if self.structured_outputs is None:
+            return form
+        if form is not None:
+            raise RequestError("response_format and structured_outputs exclude each other.", "structured_outputs")
+        return StructuredOutputsParams.from_mapping(self.structured_outputs)
+
+    def as_named(self, error: RequestError) -> RequestError:
+        """An error about the answer's form, with the name that the request has for it."""
+        if self.structured_outputs is not None or not (error.param or "").startswith(FIELD):
+            return error
+        message = str(error).replace(str(error.param), "response_format")
+        return RequestError(message, "response_format")
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -120,7 +142,6 @@ class ChatRequest(GenerationRequest):
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = None
@@ -152,8 +173,6 @@ class ChatRequest(GenerationRequest):
             raise RequestError("tool_choice 'required' or a named tool is not supported yet.", "tool_choice")
         if self.tools is not None and not self.tools:
             raise RequestError("tools must not be empty.", "tools")
-        if (self.response_format or {}).get("type", "text") != "text":
-            raise RequestError("response_format other than text is not supported yet.", "response_format")
 
 
 class CompletionRequest(GenerationRequest):

@@ -52,7 +52,7 @@ class Service:
         self.responses = ResponseStore(options.responses_store)
         self.ready = False
         self.load = 0  # HTTP requests being answered
-        self._running: set[str] = set()
+        self.running: set[str] = set()  # ids of the engine's requests
 
     def open(self) -> None:
         """Start to take requests."""
@@ -100,14 +100,17 @@ class Service:
         interval = max(self.options.stream_interval, body.stream_interval or 1)
         if interval > 1 and body.stream:
             params = params.clone(stream_interval=interval)
-        prepared = await self.llm.prepare(
-            prompt,
-            params,
-            f"{id}-{uuid.uuid4().hex[:8]}",
-            priority=body.priority,
-            cache_salt=body.cache_salt,
-            add_special_tokens=add_special_tokens,
-        )
+        try:
+            prepared = await self.llm.prepare(
+                prompt,
+                params,
+                f"{id}-{uuid.uuid4().hex[:8]}",
+                priority=body.priority,
+                cache_salt=body.cache_salt,
+                add_special_tokens=add_special_tokens,
+            )
+        except RequestError as error:
+            raise body.as_named(error) from None
         if params.max_tokens is None and default_max_tokens is not None:
             most = min(default_max_tokens, prepared.params.max_tokens or default_max_tokens)
             prepared.params = prepared.params.clone(max_tokens=most)
@@ -120,17 +123,17 @@ class Service:
     async def run(self, prepared: PreparedRequest) -> AsyncGenerator[RequestOutput, None]:
         """A request's outputs. Closing the generator, or cancelling it, aborts the request."""
         watch = self.metrics.watch(prepared)
-        self._running.add(prepared.request_id)
+        self.running.add(prepared.request_id)
         if self.options.enable_log_requests:
             log.info("%s: %d prompt tokens, %s", prepared.request_id, len(prepared.prompt_token_ids), prepared.params)
         try:
-            source = run_beams(self.llm, prepared, self._running) if prepared.beam else self.llm.generate(prepared)
+            source = run_beams(self.llm, prepared, self.running) if prepared.beam else self.llm.generate(prepared)
             async with aclosing(source) as outputs:
                 async for output in outputs:
                     watch.update(output)
                     yield output
         finally:
-            self._running.discard(prepared.request_id)
+            self.running.discard(prepared.request_id)
             watch.close()
 
     async def run_all(self, batch: Sequence[PreparedRequest]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
@@ -172,14 +175,15 @@ class Service:
                     outputs[place] = output
             return [outputs[place] for place in range(len(batch))]
 
-        return await _unless_gone(request, last())
+        return await unless_gone(request, last())
 
     def abort_all(self) -> None:
         """End every running request; each answers with finish_reason `abort`."""
-        self.llm.abort(list(self._running))
+        self.llm.abort(list(self.running))
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result. Cancels it and raises `ClientGoneError` when the client leaves first."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(request))
     try:

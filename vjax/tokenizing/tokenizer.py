@@ -69,6 +69,42 @@ class Tokenizer:
             raise RequestError("The text is not valid Unicode: it holds lone surrogates.", "prompt") from None
         return ids
 
+    def encode_within(
+        self, text: str, pair: str | None = None, *, most: int | None = None, left: bool = False,
+        add_special_tokens: bool = True, most_text: int | None = None, most_pair: int | None = None,
+    ) -> tuple[list[int], int | None]:  # fmt: skip
+        """The ids of a text, or of two as the model wants pairs, cut to `most` with the special tokens that belong
+        there (of a pair the longer text is cut first), each text to its own limit before; `left` keeps the ends. Also
+        where the second text's type begins, if types tell them apart."""
+        plain = [self._plain(one, left, limit) for one, limit in ((text, most_text), (pair, most_pair))]
+        first, second = plain
+        assert first is not None
+        if most is not None:
+            extra = self.backend.num_special_tokens_to_add(second is not None) if add_special_tokens else 0
+            room = max(most - extra, 1)
+            keep, other = len(first.ids), len(second.ids) if second is not None else 0
+            if keep + other > room:
+                shorter = min(keep, other, room // 2)
+                keep, other = (shorter, room - shorter) if keep <= other else (room - shorter, shorter)
+            side = "left" if left else "right"
+            first.truncate(keep, direction=side)
+            if second is not None:
+                second.truncate(other, direction=side)
+        found = self.backend.post_process(first, second, add_special_tokens)
+        types = found.type_ids
+        return found.ids, types.index(1) if pair is not None and 1 in types else None
+
+    def _plain(self, text: str | None, left: bool, most: int | None) -> tokenizers.Encoding | None:
+        if text is None:
+            return None
+        try:
+            found = self.backend.encode(text, add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError):
+            raise RequestError("The text is not valid Unicode: it holds lone surrogates.", "prompt") from None
+        if most is not None:
+            found.truncate(most, direction="left" if left else "right")
+        return found
+
     def decode(
         self, ids: Iterable[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:

@@ -29,32 +29,46 @@ def paged_attention(
     `sinks[K, G]` are scores that take part in each query's softmax, with no value (GPT-OSS).
     """
     options: dict[str, Any] = dict(scale=scale, window=window, softcap=softcap, sinks=sinks)
-    # Triton is imported where it is needed: it is not on every machine, and slow to import.
+    rows = page_table, kv_len, query_start, positions
     if v_pool is None:
-        if dispatch.pick("latent_attention", _latent_obstacle(q.shape[3], scale)) == "triton":
-            from vjax.pallas_kernels.paged_attention import triton_latent
-
-            row, seen = _each_token(kv_len, query_start, positions, decode)
-            options |= {"value_dim": value_dim, "first_page": first_page, "sinks": None if sinks is None else sinks[0]}
-            return triton_latent.latent_attention(q[:, 0], k_pool, page_table, row, seen, **options)[:, None]
-        picked = "reference"
-    else:
-        picked = dispatch.pick("paged_attention", _obstacle(q.shape[2], q.shape[3], scale), cpu.obstacle(q, k_pool))
+        return _over_latents(q, k_pool, *rows, decode=decode, first_page=first_page, value_dim=value_dim, **options)
+    picked = dispatch.pick("paged_attention", _obstacle(q.shape[2], q.shape[3], scale), cpu.obstacle(q, k_pool))
     if picked == "triton":
+        # Imported here: Triton is not on every machine, and slow to import.
         from vjax.pallas_kernels.paged_attention import triton_decode, triton_ragged
 
         options["first_page"] = first_page
-        args = (q, k_pool, v_pool, page_table, kv_len)
         if decode:
-            return triton_decode.decode_attention(*args, **options)
-        return triton_ragged.ragged_attention(*args, query_start, positions, **options)
+            return triton_decode.decode_attention(q, k_pool, v_pool, page_table, kv_len, **options)
+        return triton_ragged.ragged_attention(q, k_pool, v_pool, *rows, **options)
     table = page_table + first_page
-    if decode and picked == "native":
+    if not decode:
+        return reference.ragged_attention(q, k_pool, v_pool, table, *rows[1:], value_dim=value_dim, **options)
+    if picked == "native":
         return cpu.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
-    options |= {"value_dim": value_dim}
+    return reference.decode_attention(q, k_pool, v_pool, table, kv_len, value_dim=value_dim, **options)
+
+
+def _over_latents(
+    q: jax.Array, pool: jax.Array, page_table: jax.Array, kv_len: jax.Array, query_start: jax.Array,
+    positions: jax.Array, *, decode: bool, first_page: int, value_dim: int | None, **options: Any,
+) -> jax.Array:  # fmt: skip
+    """`paged_attention` where keys hold the values, too."""
+    if dispatch.pick("latent_attention", _latent_obstacle(q.shape[3], options["scale"])) == "triton":
+        from vjax.pallas_kernels.paged_attention import triton_latent
+
+        row, seen = _each_token(kv_len, query_start, positions, decode)
+        sinks = options.pop("sinks")
+        options |= {"value_dim": value_dim or q.shape[3], "sinks": None if sinks is None else sinks[0]}
+        return triton_latent.latent_attention(
+            q[:, 0], pool, page_table, row, seen, first_page=first_page, **options
+        )[:, None]  # fmt: skip
+    table = page_table + first_page
     if decode:
-        return reference.decode_attention(q, k_pool, v_pool, table, kv_len, **options)
-    return reference.ragged_attention(q, k_pool, v_pool, table, kv_len, query_start, positions, **options)
+        return reference.decode_attention(q, pool, None, table, kv_len, value_dim=value_dim, **options)
+    return reference.ragged_attention(
+        q, pool, None, table, kv_len, query_start, positions, value_dim=value_dim, **options
+    )
 
 
 def append_and_attend(
