@@ -59,10 +59,20 @@ DSML = '<｜DSML｜invoke name="weather">\n' + "".join(
 DSML += '</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n'
 PAIRS = tags("<tool_call>%\n", "<arg_key>%</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>")
 TYPES = {"city": "string", "days": "number", "hot": "boolean", "near": "array", "more": "object"}
-XTML = tags('<|open|>call tool="%" index="1"<|sep|>', '<|open|>argument key="%" type="@%"<|sep|>', "<|close|>argument<|sep|>", "<|close|>call<|sep|>")  # fmt: skip
+XTML = tags(
+    '<|open|>call tool="%" index="1"<|sep|>',
+    '<|open|>argument key="%" type="@%"<|sep|>',
+    "<|close|>argument<|sep|>",
+    "<|close|>call<|sep|>",
+)
 for key, kind in TYPES.items():
     XTML = XTML.replace(f'type="@{key}"', f'type="{kind}"')
-IFM = tags("<ifm|tool_call>%\n", "<ifm|arg_key>%</ifm|arg_key>\n<ifm|arg_value>", "</ifm|arg_value>\n", "</ifm|tool_call>")  # fmt: skip
+IFM = tags(
+    "<ifm|tool_call>%\n",
+    "<ifm|arg_key>%</ifm|arg_key>\n<ifm|arg_value>",
+    "</ifm|arg_value>\n",
+    "</ifm|tool_call>",
+)
 NS = "]<]minimax[>["
 M3 = (
     f'{NS}<invoke name="weather">{NS}<city>{CITY}{NS}</city>{NS}<days>3{NS}</days>{NS}<hot>true{NS}</hot>'
@@ -150,7 +160,8 @@ TEXTS: dict[str, str] = {
     f"<|action_start|><|plugin|>{now('parameters')}<|action_end|>",
     "jamba": f"Let me look.\n<tool_calls>[\n{obj()},\n{now()}\n]</tool_calls>",
     "hunyuan_a13b": f"<answer>Let me look.\n<tool_calls>[{obj()}, {now()}]</tool_calls></answer>",
-    "ernie45": f"<response>\nLet me look.\n</response>\n<tool_call>\n{obj()}\n</tool_call>\n<tool_call>{now()}</tool_call>",
+    "ernie45": f"<response>\nLet me look.\n</response>\n<tool_call>\n{obj()}\n</tool_call>\n"
+    f"<tool_call>{now()}</tool_call>",
     "longcat": f"Let me look.\n<longcat_tool_call>{obj()}</longcat_tool_call>\n"
     f"<longcat_tool_call>{now()}</longcat_tool_call>",
     "phi4_mini_json": f"Let me look. functools[{obj()}, {now()}]",
@@ -162,11 +173,12 @@ TEXTS: dict[str, str] = {
     "openai": HARMONY,
     "gemma4": "Let me look.<|tool_call>call:weather"
     + BRACES.replace("@", '<|"|>')
-    + "<tool_call|><|tool_call>call:now{}<tool_call|>",  # fmt: skip
+    + "<tool_call|><|tool_call>call:now{}<tool_call|>",
     "functiongemma": "<start_function_call>call:weather"
     + BRACES.replace("@", "<escape>")
     + "<end_function_call><start_function_call>call:now{}<end_function_call>",
-    "gigachat3": f"Let me look.<|function_call|>{obj()}<|message_sep|>\n\nfunction call<|role_sep|>\n{now()}<|message_sep|>",
+    "gigachat3": f"Let me look.<|function_call|>{obj()}<|message_sep|>\n\n"
+    f"function call<|role_sep|>\n{now()}<|message_sep|>",
     "apertus": f'Let me look.<|tools_prefix|>[{{"weather": {JSON}}}, {{"now": {{}}}}]<|tools_suffix|>',
     "minicpm5": "Let me look.\n"
     + tags('<function name="%">', '<param name="%">', "</param>", "</function>").replace(CITY, f"<![CDATA[{CITY}]]>")

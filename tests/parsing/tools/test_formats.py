@@ -12,7 +12,8 @@ from tests.parsing.tools.cases import BOTH, TEXTS, answer, joined, pieces_of
 from vjax.parsing.pieces import Content, ToolArguments, ToolStart
 from vjax.parsing.tools import NAMES, needs_special_tokens, tool_parser
 
-CALLS_ONLY = {"llama3_json", "llama4_json", "pythonic", "llama4_pythonic", "granite", "xlam", "cohere_command3", "functiongemma", "json_array"}  # fmt: skip
+CALLS_ONLY = {"llama3_json", "llama4_json", "pythonic", "llama4_pythonic", "granite", "xlam", "cohere_command3"}
+CALLS_ONLY |= {"functiongemma", "json_array"}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "json_array"])
@@ -90,14 +91,24 @@ def test_ids() -> None:
         ("hermes", '<tool_call>{"name": "f", "arguments": {}}</tool', "", [("f", {})]),
         ("hermes", '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n\nDone. ', "Done. ", [("f", {})]),
         ("llama3_json", '{"name": "Ann", "age": 3}', '{"name": "Ann", "age": 3}', []),
-        ("qwen3_coder", "<function=f>\n<parameter=a>\n1\n<parameter=b>\n2\n</function>", "", [("f", {"a": "1", "b": "2"})]),
-        ("pythonic", "[f(a=-1, b=.5, c='''it's''', d=1_000), g()] done", " done", [("f", {"a": -1, "b": 0.5, "c": "it's", "d": 1000}), ("g", {})]),  # fmt: skip
+        (
+            "qwen3_coder",
+            "<function=f>\n<parameter=a>\n1\n<parameter=b>\n2\n</function>",
+            "",
+            [("f", dict(a="1", b="2"))],
+        ),
+        (
+            "pythonic",
+            "[f(a=-1, b=.5), g(c='''it's''')] done",
+            " done",
+            [("f", dict(a=-1, b=0.5)), ("g", {"c": "it's"})],
+        ),
         ("xlam", '<think>x</think>\n[{"name": "f", "arguments": {}}]', "<think>x</think>", [("f", {})]),
         ("openai", " to=functions.f<|channel|>commentary<|message|>{}<|call|>", "", [("f", {})]),
-        ("muse", ' to=self<|message|>Hm.<|eom|><|start|>assistant<|message|>Hi.<|eot|>', "Hi.", []),
+        ("muse", " to=self<|message|>Hm.<|eom|><|start|>assistant<|message|>Hi.<|eot|>", "Hi.", []),
         ("deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>", "", [("f", {})]),  # noqa: RUF001
     ],
-)  # fmt: skip
+)
 def test_what_models_also_write(name: str, text: str, content: str, calls: list[tuple[str, object]]) -> None:
     _, said, found = answer(pieces_of(name, list(text), tools=[]))
     assert (said.strip() if calls else said) == content.strip()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from vjax.parsing.tools.cursor import Malformed
+from vjax.parsing.tools.cursor import LONGEST_NAME, Malformed
 from vjax.parsing.tools.literal import NUMBER, converted, number
 
 ANY = frozenset({"null", "boolean", "integer", "number", "object", "array", "string"})
@@ -103,6 +103,8 @@ def typed(text: str, kinds: frozenset[str]) -> str:
 
 
 def _number(word: str, kinds: frozenset[str]) -> str | None:
+    if len(word) > LONGEST_NAME:  # readers of JSON refuse it
+        return None
     try:
         found = word if NUMBER.match(word) else number(word)
     except Malformed:
