@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from vjax.frontend.inputs import PreparedRequest, check_text
 from vjax.serving.chat import Chat, open_chat, render
 from vjax.serving.dependencies import get_service, read_json
-from vjax.serving.dialects import pieces
+from vjax.serving.dialects import Told
 from vjax.serving.errors import as_api_error, messages_error
 from vjax.serving.messages_input import CountRequest, MessagesRequest, sampling_fields, to_chat
 from vjax.serving.responses import json_response, named_events
@@ -100,23 +100,18 @@ def _object(text: str) -> dict[str, Any]:
 
 
 async def _events(chat: Chat, prepared: PreparedRequest) -> AsyncGenerator[dict[str, Any], None]:
-    blocks, usage, end = _Blocks(), None, None
+    blocks, told = _Blocks(), Told()
     start = {"prompt_tokens": len(prepared.prompt_token_ids), "completion_tokens": 0}
     message = {**_head(chat.id, chat.model), "content": [], "stop_reason": None, "stop_sequence": None}
     yield {"type": "message_start", "message": {**message, "usage": _usage(start)}}
-    async with aclosing(chat.chunks(prepared)) as chunks:
-        async for chunk in chunks:
-            usage = chunk.get("usage") or usage
-            for kind, piece in pieces(chunk):
-                if kind == "end":
-                    end = piece
-                    continue
-                for event in blocks.take(kind, piece):
-                    yield event
+    async with aclosing(told.pieces(chat.chunks(prepared))) as news:
+        async for kind, piece in news:
+            for event in blocks.take(kind, piece):
+                yield event
     for event in blocks.close():
         yield event
-    stop = _stop(end) if end is not None else {"stop_reason": "end_turn", "stop_sequence": None}
-    yield {"type": "message_delta", "delta": stop, "usage": _usage(usage or start)}
+    stop = _stop(told.end) if told.end is not None else {"stop_reason": "end_turn", "stop_sequence": None}
+    yield {"type": "message_delta", "delta": stop, "usage": _usage(told.usage or start)}
     yield {"type": "message_stop"}
 
 

@@ -10,7 +10,7 @@ import msgspec
 from fastapi.responses import Response, StreamingResponse
 
 from vjax.outputs import RequestMetrics, RequestOutput
-from vjax.serving.details import fingerprint, timings
+from vjax.serving.details import timings
 from vjax.serving.errors import as_api_error, error_body
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
@@ -57,7 +57,7 @@ def closing(service: Service, usage: Usage) -> dict[str, Any]:
     """The fields at the end of an answer: on its last chunk, or on the whole."""
     fields: dict[str, Any] = {}
     if service.options.fingerprint_mode != "none":
-        fields["system_fingerprint"] = fingerprint(service)
+        fields["system_fingerprint"] = service.fingerprint
     if service.options.enable_per_request_metrics and usage.times is not None and len(usage.prompt_tokens) == 1:
         fields["metrics"] = timings(usage.times, max(usage.lengths.values(), default=0))
     return fields

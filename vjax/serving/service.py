@@ -17,6 +17,7 @@ from vjax.frontend.inputs import PreparedRequest, Prompt
 from vjax.outputs import RequestOutput
 from vjax.sampling_params import SamplingParams
 from vjax.serving.beams import make_beams, run_beams
+from vjax.serving.details import fingerprint
 from vjax.serving.errors import ApiError
 from vjax.serving.metrics import Metrics
 from vjax.serving.options import ServerOptions
@@ -49,6 +50,7 @@ class Service:
         self.metrics = Metrics(self.names[0], llm.stats)
         self.defaults = SamplingParams()
         self.max_new_tokens: int | None = None  # of the model's generation_config.json
+        self.fingerprint = ""  # of an open service
         self.responses = ResponseStore(options.responses_store)
         self.ready = False
         self.load = 0  # HTTP requests being answered
@@ -61,6 +63,7 @@ class Service:
             if self.llm.files is not None:
                 self.max_new_tokens = self.llm.files.generation_config.get("max_new_tokens")
         self.metrics.open(self.llm.limits)
+        self.fingerprint = fingerprint(self)
         self.ready = True
 
     @property
