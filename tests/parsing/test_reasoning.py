@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vjax.parsing.output import NamedCall, OutputParser, joined
+from vjax.parsing.output import NamedCall, OutputParser, answer_parser, joined
 from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart
 from vjax.parsing.reasoning import NAMES, OWN, ReasoningParser, continued, detect, marks_of, opening
-from vjax.parsing.reasoning_table import HARMONY, MARKS
+from vjax.parsing.reasoning_table import MARKS
 
-MARKED = [name for name in NAMES if name in MARKS and MARKS[name].ends]
+MARKED = [name for name in NAMES if MARKS[name].ends and not MARKS[name].format]
 
 
 def parse(name: str, parts: list[str], opened: bool = False) -> list[Piece]:
@@ -45,8 +45,6 @@ def test_every_family(name: str) -> None:
     [
         ("mistral", "a[THINK]b[/THINK]\nc[THINK]d[/THINK]e", [*"abcde"]),
         ("cohere_command3", "<|START_THINKING|>b<|END_THINKING|><|START_RESPONSE|>c<|END_RESPONSE|>", ["", "b", "c"]),
-        ("inkling", "<|content_thinking|>b<|end_message|><|message_model|><|content_text|>c", ["", "b", "c"]),
-        ("muse", " to=self<|message|>b<|eom|><|start|>assistant to=user<|message|>c", ["", "b", "c"]),
         ("gemma4", "<|channel>thought\nb<channel|>c", ["", "b", "c"]),
         ("hunyuan_a13b", "<think>\nb\n</think>\n<answer>\nc</b>\n</answer>", ["", "b", "c</b>"]),
         ("hunyuan_a13b", "<answer>c</answer>", ["", "", "c"]),
@@ -57,6 +55,25 @@ def test_marks_within_answers(name: str, text: str, expected: list[str]) -> None
     pieces = [kind(text) for kind, text in zip(kinds, expected, strict=False) if text]
     assert parse(name, [text]) == pieces
     assert parse(name, list(text)) == pieces
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "openai_gptoss",
+            "<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>c<|return|>",
+        ),
+        ("inkling", "<|content_thinking|>b<|end_message|><|message_model|><|content_text|>c<|end_message|>"),
+        ("muse", " to=self<|message|>b<|eom|><|start|>assistant to=user<|message|>c<|eot|>"),
+    ],
+)
+def test_families_of_messages(name: str, text: str) -> None:
+    for parts in ([text], list(text)):
+        for format in (None, marks_of(name).format, "hermes"):
+            parser = answer_parser(marks_of(name), False, format, [])
+            assert joined([p for part in parts for p in parser.feed(part)] + parser.finish()) == split("b", "c")
+    assert "".join([*marks_of(name).starts, "b", *marks_of(name).ends, marks_of(name).lead, "c"]) in text
 
 
 def test_a_mark_in_the_middle_of_an_answer_is_text() -> None:
@@ -133,7 +150,7 @@ def test_where_a_continued_answer_begins() -> None:
         ("{{ messages }}", None),
         ("{% if enable_thinking %}<think>\n\n</think>{% endif %}", OWN),
         ("<seed:think>", "seed_oss"),
-        ("<|channel|>analysis<|message|>", HARMONY),
+        ("<|channel|>analysis<|message|>", "openai_gptoss"),
         ("[THINK]", "mistral"),
         ("<|channel>thought", "gemma4"),
         ("<think></think><answer>", "hunyuan_a13b"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from vjax.parsing.pieces import Content, Parser, Piece, ToolArguments, ToolStart
+from vjax.parsing.reasoning import Marks, ReasoningParser
+from vjax.parsing.tools import tool_parser
 
 
 class OutputParser:
@@ -37,6 +40,19 @@ class OutputParser:
         if not self._only_first:
             return pieces
         return [piece for piece in pieces if not (isinstance(piece, ToolStart | ToolArguments) and piece.index)]
+
+
+def answer_parser(
+    marks: Marks | None, opened: bool, format: str | None, tools: list[dict[str, Any]], *, only_first_call: bool = False
+) -> OutputParser:
+    """For an answer with these marks of thoughts and this format of calls, one of which may be None."""
+    if marks is None:
+        reasoning: Parser | None = None
+    elif marks.format:
+        reasoning, format = tool_parser(marks.format, tools), None if format == marks.format else format
+    else:
+        reasoning = ReasoningParser(marks, opened)
+    return OutputParser(reasoning, None if format is None else tool_parser(format, tools), only_first_call)
 
 
 class NamedCall:

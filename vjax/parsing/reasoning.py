@@ -8,15 +8,13 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from vjax.parsing.pieces import Content, Piece, Reasoning
-from vjax.parsing.reasoning_table import HARMONY, MARKS, OWN, Marks
+from vjax.parsing.reasoning_table import MARKS, OWN, Marks
 
-NAMES = (*MARKS, HARMONY)
+NAMES = tuple(MARKS)
 Opening = Literal["open", "maybe", "closed"]
 OFF = ("", "none", "off", "false", "disabled", "no_think", "nothink")
 
-__all__ = [
-    "HARMONY", "NAMES", "OWN", "Marks", "Opening", "ReasoningParser", "continued", "detect", "marks_of", "opening",
-]  # fmt: skip
+__all__ = ["NAMES", "OWN", "Marks", "Opening", "ReasoningParser", "continued", "detect", "marks_of", "opening"]
 
 
 def marks_of(name: str, chat_template: str = "") -> Marks:
@@ -57,7 +55,7 @@ def _is_on(value: Any) -> bool:
 def detect(chat_template: str) -> str | None:
     """The name for a chat template, None where it says nothing of thoughts."""
     if "<|channel|>" in chat_template and "analysis" in chat_template:
-        return HARMONY
+        return "openai_gptoss"
     for sign, name in (
         ("<seed:think>", "seed_oss"), ("<mm:think>", "minimax_m3"), ("<ifm|think", "k2_horizon"),
         ("<|content_thinking|>", "inkling"), ("<|plamo:begin_think", "plamo3"), ("[THINK]", "mistral"),
@@ -74,10 +72,9 @@ def detect(chat_template: str) -> str | None:
 class ReasoningParser:
     """A `vjax.parsing.pieces.Parser` of one answer. Newlines next to marks belong to the marks."""
 
-    def __init__(self, marks: Marks, opened: bool, drop: tuple[str, ...] | None = None) -> None:
-        """`opened`: the answer begins inside thoughts. `drop`: what is no text of the answer, by default the marks'."""
+    def __init__(self, marks: Marks, opened: bool) -> None:
+        """`opened`: the answer begins inside thoughts."""
         self._marks = marks
-        self._drop = marks.drop if drop is None else drop
         self._state = self._thoughts_first if opened else self._begin
         self._text = ""  # not read yet: between two deltas less than a mark
         self._space: list[str] = []  # white space that is told only if text follows
@@ -160,7 +157,7 @@ class ReasoningParser:
 
     def _answer(self) -> bool:
         marks = self._marks
-        stops = self._drop + (marks.starts if marks.anywhere else ()) + (marks.wraps[1:] if self._wrapped else ())
+        stops = marks.drop + (marks.starts if marks.anywhere else ()) + (marks.wraps[1:] if self._wrapped else ())
         at, found = _find(self._text, stops, self._ended) if stops else (len(self._text), "")
         if self._wrapped:
             self._say(at)

@@ -18,9 +18,10 @@ class Marks:
     until: tuple[str, ...] = ()  # what ends thoughts and belongs to the answer
     wraps: tuple[str, ...] = ()  # a mark before the answer and one behind it
     drop: tuple[str, ...] = ()  # tokens in the answer that are no text
-    drop_last: tuple[str, ...] = ()  # more of these, where nothing else reads the answer
     prefix: str = ""
     suffixed: bool = False  # checkpoints write `<think:NAME>`
+    format: str = ""  # the tool format whose parser tells thoughts, too, since both are messages of one kind
+    lead: str = ""  # stands between thoughts and answer
 
     def with_suffix(self, suffix: str) -> Marks:
         def add(marks: tuple[str, ...]) -> tuple[str, ...]:
@@ -29,7 +30,6 @@ class Marks:
         return replace(self, starts=add(self.starts), ends=add(self.ends), until=add(self.until))
 
 
-HARMONY = "openai_gptoss"  # its messages are parsed with the calls in them, by the tool format `openai`
 OWN = "think"  # ours, for `auto`: believes the prompt and the answer only
 
 ENABLE = ("enable_thinking",)
@@ -44,10 +44,7 @@ _COHERE = Marks(
     drop=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
 )  # fmt: skip
 _MUSE = Marks(
-    ("<|start|>assistant to=self<|message|>", " to=self<|message|>", "to=self<|message|>"), ("<|eom|>",),
-    anywhere=True,
-    drop=("<|start|>assistant to=user<|message|>", " to=user<|message|>", "to=user<|message|>"),
-    drop_last=("<|eot|>", "<|eom|>"),
+    (" to=self<|message|>",), ("<|eom|><|start|>assistant",), format="muse", lead=" to=user<|message|>"
 )  # fmt: skip
 
 MARKS = {
@@ -72,8 +69,7 @@ MARKS = {
     "hy_v3": Marks(switches=("reasoning_effort",), suffixed=True, until=("<tool_calls>",)),
     "hy_v4": Marks(on=True, switches=("reasoning_effort",), suffixed=True, until=("<tool_calls>",)),
     "inkling": Marks(
-        ("<|content_thinking|>",), ("<|end_message|>",), anywhere=True,
-        drop=("<|message_model|>", "<|content_text|>"), drop_last=("<|end_message|>",),
+        ("<|content_thinking|>",), ("<|end_message|><|message_model|>",), format="inkling", lead="<|content_text|>",
     ),
     "k2_horizon": Marks(
         ("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
@@ -93,6 +89,10 @@ MARKS = {
     "muse_glimmer": _MUSE,
     "nemotron_v3": _HYBRID,
     "olmo3": _ON,
+    "openai_gptoss": Marks(
+        ("<|channel|>analysis<|message|>",), ("<|end|><|start|>assistant",), format="openai",
+        lead="<|channel|>final<|message|>",
+    ),
     "plamo3": Marks(
         ("<|plamo:begin_think:plamo|>",), ("<|plamo:end_think:plamo|>",), on=True, switches=ENABLE,
     ),
