@@ -49,7 +49,10 @@ async def create_chat_completions(body: ChatBatchRequest, request: Request) -> R
     usage, choices = Usage(), []
     for at, ((chat, _), output) in enumerate(zip(chats, outputs, strict=True)):
         usage.add(at, output)
-        choices += [{**choice, "index": at} for choice in chat.choices(output)]
+        (choice,), reasoning_tokens = chat.choices(output)
+        choices.append({**choice, "index": at})
+        if reasoning_tokens is not None:
+            usage.reasoning_tokens = (usage.reasoning_tokens or 0) + reasoning_tokens
     first, _ = chats[0]
     return json_response(
         {

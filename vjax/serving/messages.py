@@ -13,11 +13,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from vjax.frontend.inputs import PreparedRequest, check_text
-from vjax.serving.chat import Chat, open_chat, render
+from vjax.serving.chat import Chat, open_chat
 from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.dialects import Told
 from vjax.serving.errors import as_api_error, messages_error
 from vjax.serving.messages_input import CountRequest, MessagesRequest, sampling_fields, to_chat
+from vjax.serving.rendering import render
 from vjax.serving.responses import json_response, named_events
 
 router = APIRouter(dependencies=[read_json])

@@ -24,6 +24,7 @@ NOT_WITH_BEAMS = (
     "min_tokens", "stop", "stop_token_ids", "prompt_logprobs", "logprob_token_ids", "repetition_detection",
     "structured_outputs", "response_format", "vllm_xargs",
 )  # fmt: skip
+MAX_BUDGET = 1 << 20  # tokens of thoughts
 NEUTRAL: dict[str, Any] = {"repetition_penalty": 1, "response_format": {"type": "text"}}
 WITH_BEAMS = (
     "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
@@ -142,7 +143,10 @@ class ChatRequest(GenerationRequest):
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool = True
+    thinking_token_budget: int | None = Field(default=None, ge=0, le=MAX_BUDGET)
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -166,11 +170,6 @@ class ChatRequest(GenerationRequest):
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
-        choice = self.tool_choice
-        if choice not in (None, "none", "auto") and not self.tools:
-            raise RequestError("tool_choice needs tools.", "tool_choice")
-        if choice not in (None, "none", "auto"):
-            raise RequestError("tool_choice 'required' or a named tool is not supported yet.", "tool_choice")
         if self.tools is not None and not self.tools:
             raise RequestError("tools must not be empty.", "tools")
 
