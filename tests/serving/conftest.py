@@ -23,3 +23,11 @@ def full_server() -> Iterator[Running]:
     )  # fmt: skip
     with running(*flags) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def script_server() -> Iterator[Running]:
+    """One that says what it is told to, and takes that apart."""
+    flags = ("--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--enable-auto-tool-choice")
+    with running(*flags, FAKE_SCRIPT="1") as one:
+        yield one

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from tests.frontend.fakes import EOS, FakeEngine, byte_tokenizer
 from vjax.cli_args import add_flags, from_flags
@@ -62,7 +62,7 @@ class ScriptEngine(ServingEngine):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         vocab = EOS + 3 + len(SPECIAL)
-        self.limits = replace(self.limits, max_model_len=4000, vocab_size=vocab)
+        self.limits = msgspec.structs.replace(self.limits, max_model_len=4000, vocab_size=vocab)
 
     def token(self, request: EngineRequest, position: int) -> int:
         ids = request.prompt_token_ids

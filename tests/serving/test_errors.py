@@ -105,6 +105,9 @@ def _streamed(param: str) -> tuple[str, str]:
     return ("Bad Request", "body") if param == "prompt_logprobs" else ("BadRequestError", param)
 
 
+BAD_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"uniqueItems": True, "type": "array"}}}
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -117,8 +120,18 @@ def _streamed(param: str) -> tuple[str, str]:
         ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages.0.content"),
         ({"tools": []}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": TOOL}, "tool_choice"),
+        ({"tools": [TOOL]}, "tool_choice"),  # the server was not told how calls are written
+        ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required", "use_beam_search": True}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0"),
+        ({"tools": [{"type": "search"}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]}, "tools.0"),
+        ({"tools": [BAD_TOOL], "tool_choice": "required"}, "tools"),
+        ({"tools": [BAD_TOOL], "tool_choice": TOOL}, "tools"),
+        ({"thinking_token_budget": 3}, "thinking_token_budget"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +35,11 @@ class Formats:
     shown: Mapping[int, str] = field(default_factory=dict)  # special tokens that may be marks, and their texts
     start_ids: frozenset[int] = frozenset()  # tokens that begin thoughts
     end_ids: frozenset[int] = frozenset()
+
+    @property
+    def forces_ends(self) -> bool:
+        """Whether thoughts can be ended after some tokens."""
+        return bool(self.end_ids) and find_spec("llguidance") is not None
 
     @classmethod
     def of(cls, options: ServerOptions, tokenizer: Tokenizer | None, template: str | None) -> Formats:
@@ -127,7 +133,8 @@ class AnswerPlan:
 
     def refusal(self, error: RequestError) -> RequestError:
         """An error about a form that the client did not write."""
-        if (self.must_call or self.body.constraint() is None) and (error.param or "").startswith("structured_outputs"):
+        about = (error.param or "").startswith(("structured_outputs", "response_format"))
+        if about and (self.must_call or self.body.constraint() is None):
             where = "tool_choice" if error.param == "structured_outputs" else "tools"
             return RequestError(str(error).replace(str(error.param), where), where)
         return error

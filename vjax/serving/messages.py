@@ -17,7 +17,7 @@ from vjax.serving.chat import Chat, open_chat
 from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.dialects import Told
 from vjax.serving.errors import as_api_error, messages_error
-from vjax.serving.messages_input import CountRequest, MessagesRequest, sampling_fields, to_chat
+from vjax.serving.messages_input import CountRequest, MessagesRequest, sampling_fields, thinking_budget, to_chat
 from vjax.serving.rendering import render
 from vjax.serving.responses import json_response, named_events
 
@@ -31,6 +31,8 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     service = get_service(request)
     usage = {"include_usage": True} if body.stream else None
     chat_body = to_chat(body, stream=body.stream, stream_options=usage, **sampling_fields(body))
+    if service.formats.forces_ends:  # a target, for clients; where it cannot be forced it is let be
+        chat_body.thinking_token_budget = thinking_budget(body)
     id = service.response_id("msg", request, None)
     chat, prepared = await open_chat(service, chat_body, id, most=body.max_tokens)
     if body.stream:
@@ -65,7 +67,7 @@ def _message(answer: dict[str, Any]) -> dict[str, Any]:
     return {
         **_head(answer["id"], answer["model"]),
         "content": content,
-        **_stop(choice),
+        **_stop(choice, any(block["type"] == "tool_use" for block in content)),
         "usage": _usage(answer["usage"]),
     }
 
@@ -74,7 +76,9 @@ def _head(id: str, model: str) -> dict[str, Any]:
     return {"id": id, "type": "message", "role": "assistant", "model": model}
 
 
-def _stop(choice: dict[str, Any]) -> dict[str, Any]:
+def _stop(choice: dict[str, Any], called: bool) -> dict[str, Any]:
+    if called and choice["finish_reason"] == "stop":  # of a tool that the client named
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     if choice["finish_reason"] == "stop" and isinstance(choice.get("stop_reason"), str):
         return {"stop_reason": "stop_sequence", "stop_sequence": choice["stop_reason"]}
     return {"stop_reason": STOP_REASONS.get(choice["finish_reason"], "end_turn"), "stop_sequence": None}
@@ -111,7 +115,9 @@ async def _events(chat: Chat, prepared: PreparedRequest) -> AsyncGenerator[dict[
                 yield event
     for event in blocks.close():
         yield event
-    stop = _stop(told.end) if told.end is not None else {"stop_reason": "end_turn", "stop_sequence": None}
+    stop = (
+        _stop(told.end, blocks.called) if told.end is not None else {"stop_reason": "end_turn", "stop_sequence": None}
+    )
     yield {"type": "message_delta", "delta": stop, "usage": _usage(told.usage or start)}
     yield {"type": "message_stop"}
 
@@ -121,9 +127,11 @@ class _Blocks:
 
     def __init__(self) -> None:
         self.index, self.open = -1, None  # type: int, Any
+        self.called = False
 
     def take(self, kind: str, piece: Any) -> list[dict[str, Any]]:
         if kind == "tool":
+            self.called = True
             events = self._switch(
                 ("tool", piece["index"]),
                 {

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from vjax.errors import RequestError
 from vjax.serving.dialects import make_chat, objects, text_field, text_of
-from vjax.serving.protocol import ChatRequest
+from vjax.serving.protocol import MAX_BUDGET, ChatRequest
 
 TEXT = {"text": "text"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -61,6 +61,11 @@ def to_chat(body: CountRequest, **fields: Any) -> ChatRequest:
         chat_template_kwargs=_variables(body),
         **fields,
     )
+
+
+def thinking_budget(body: MessagesRequest) -> int | None:
+    budget = (body.thinking or {}).get("budget_tokens")
+    return min(budget, MAX_BUDGET) if type(budget) is int and budget >= 0 else None
 
 
 def sampling_fields(body: MessagesRequest) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class GenerationRequest(BaseModel):
 
     def as_named(self, error: RequestError) -> RequestError:
         """An error about the answer's form, with the name that the request has for it."""
-        if self.structured_outputs is not None or not (error.param or "").startswith(FIELD):
+        if self.response_format is None or not (error.param or "").startswith(FIELD):
             return error
         message = str(error).replace(str(error.param), "response_format")
         return RequestError(message, "response_format")
