@@ -14,6 +14,7 @@ KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 FLAGS = ("json_object", "disable_any_whitespace", "disable_additional_properties")
 MAX_CHARS = 128 << 10
 FIELD = "structured_outputs"
+MOST_MARKS, LONGEST_MARK, MAX_BUDGET = 16, 1024, 1 << 20  # of thoughts
 OWN = ("thinking",)  # fields that no request may set
 
 
@@ -26,6 +27,16 @@ class Thinking(msgspec.Struct, frozen=True, omit_defaults=True):
     opened: bool = False
     budget: int | None = None
     lead: str = ""
+
+    def __post_init__(self) -> None:
+        field = f"{FIELD}.thinking"
+        for marks in (self.starts, self.ends):
+            if not 0 < len(marks) <= MOST_MARKS or any(not 0 < len(mark) <= LONGEST_MARK for mark in marks):
+                raise RequestError(f"{field} needs 1 to {MOST_MARKS} marks of up to {LONGEST_MARK} characters.", field)
+        for text in (*self.starts, *self.ends, *([self.lead] if self.lead else [])):
+            _check_text(text, field)
+        if self.budget is not None and not 0 <= self.budget <= MAX_BUDGET:
+            raise RequestError(f"{field}.budget must be in [0, {MAX_BUDGET}], got {self.budget}.", field)
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):

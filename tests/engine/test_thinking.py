@@ -97,6 +97,14 @@ def test_a_mark_that_no_token_is_cannot_be_forced(compiler: Compiler) -> None:
     assert caught.value.param == "thinking_token_budget"
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"starts": ()}, {"ends": ("",)}, {"starts": ("x" * 2000,)}, {"budget": -1}, {"lead": "\0"}]
+)
+def test_bounds(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="thinking"):
+        Thinking(**{"starts": ("a",), "ends": ("b",), **wrong})
+
+
 def test_requests_cannot_set_it() -> None:
     with pytest.raises(RequestError, match="unknown field 'thinking'"):
         StructuredOutputsParams.from_mapping({"json": {}, "thinking": {}})

@@ -16,6 +16,7 @@ from vjax.serving.answers import Answer
 from vjax.serving.formats import AnswerPlan, Formats
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import ChatRequest
+from vjax.serving.tools import named_form
 
 TOKENIZER = script_tokenizer()
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -96,6 +97,27 @@ def test_a_stream_starts_a_call_before_its_arguments_are_there() -> None:
     assert set(parts[0]) == {"index", "id", "type", "function"}
     assert all(set(part) == {"index", "function"} for part in parts[1:])
     assert len(parts) > 10
+
+
+def test_schemas_of_calls_are_closed_unless_they_say_otherwise() -> None:
+    text = {"type": "string"}
+    inner = {"type": "object", "properties": {"a": text}}
+    parameters = {
+        "properties": {
+            "one": inner,
+            "many": {"type": "array", "items": inner},
+            "any": {"allOf": [inner]},
+            "text": text,
+        },
+        "$defs": {"free": {**inner, "additionalProperties": text}},
+    }
+    form = json.loads(str(named_form({"name": "f", "parameters": parameters}).json))
+    shut = {**inner, "additionalProperties": False}
+    assert form["properties"] == {
+        "one": shut, "many": {"type": "array", "items": shut}, "any": {"allOf": [inner]}, "text": text
+    }  # fmt: skip
+    assert form["$defs"] == {"free": {**inner, "additionalProperties": text}}
+    assert (form["type"], form["additionalProperties"]) == ("object", False)
 
 
 def test_a_template_without_thoughts_or_calls() -> None:

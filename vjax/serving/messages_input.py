@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from vjax.errors import RequestError
 from vjax.serving.dialects import make_chat, objects, text_field, text_of
-from vjax.serving.protocol import MAX_BUDGET, ChatRequest
+from vjax.serving.protocol import ChatRequest
+from vjax.structured_outputs import MAX_BUDGET
 
 TEXT = {"text": "text"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -154,6 +155,7 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
             "name": text_field(tool, "name", where),
             "description": tool.get("description") or "",
             "parameters": {"type": "object", **(schema if isinstance(schema, dict) else {})},
+            **({"strict": True} if tool.get("strict") is True else {}),
         }
         found.append({"type": "function", "function": function})
     return found or None

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vjax.errors import RequestError
 from vjax.sampling_params import SamplingParams, check_extra_args
-from vjax.structured_outputs import FIELD, StructuredOutputsParams
+from vjax.structured_outputs import FIELD, MAX_BUDGET, StructuredOutputsParams
 
 # Request field -> SamplingParams field, where both mean the same.
 SAMPLING = (
@@ -24,7 +24,6 @@ NOT_WITH_BEAMS = (
     "min_tokens", "stop", "stop_token_ids", "prompt_logprobs", "logprob_token_ids", "repetition_detection",
     "structured_outputs", "response_format", "vllm_xargs",
 )  # fmt: skip
-MAX_BUDGET = 1 << 20  # tokens of thoughts
 NEUTRAL: dict[str, Any] = {"repetition_penalty": 1, "response_format": {"type": "text"}}
 WITH_BEAMS = (
     "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",

@@ -8,6 +8,7 @@ from vjax.errors import RequestError
 from vjax.structured_outputs import StructuredOutputsParams
 
 MAX_NAME = 256
+DEEPEST = 32  # schemas within schemas that are closed
 # How formats write a call whose arguments are JSON behind a marker that is text: what begins it, before and behind the
 # name, and what ends it. Only of these can the arguments be held to a schema while the answer is otherwise free.
 HERMES = ("<tool_call>", '\n{"name": "', '", "arguments": ', "}\n</tool_call>")
@@ -83,8 +84,28 @@ def strict_form(
 
 
 def _schema(function: dict[str, Any]) -> dict[str, Any]:
-    """Arguments are an object in any case."""
-    return {"type": "object", **(function.get("parameters") or {})}
+    """Arguments are an object in any case, and of the properties that are listed, unless the schema says otherwise."""
+    schema: dict[str, Any] = _closed({"type": "object", **(function.get("parameters") or {})})
+    return schema
+
+
+def _closed(schema: Any, depth: int = 0) -> Any:
+    """What has `allOf` gets its properties from elsewhere, too."""
+    if not isinstance(schema, dict) or depth == DEEPEST or "allOf" in schema:
+        return schema
+    closed = dict(schema)
+    for name in ("properties", "$defs", "definitions"):
+        if isinstance(inner := schema.get(name), dict):
+            closed[name] = {key: _closed(value, depth + 1) for key, value in inner.items()}
+    for name in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(name), list):
+            closed[name] = [_closed(one, depth + 1) for one in choices]
+    if "items" in schema:
+        closed["items"] = _closed(schema["items"], depth + 1)
+    open_by_itself = {"patternProperties", "unevaluatedProperties", "$ref", "anyOf", "oneOf"} & schema.keys()
+    if schema.get("properties") and not open_by_itself:
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def _const(text: str) -> dict[str, Any]:
