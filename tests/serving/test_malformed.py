@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,8 @@ BAD: dict[str, str] = {
     "huge in list": f"[{10**30}]", "-huge": str(-(10**30)), "deep": nested(90), "too deep": nested(500),
     "deep objects": nested(400, '{"a":', "}").replace(":}", ":1}"), "surrogate": r'"\ud800"',
     "surrogate as key": r'{"\ud800": "\udfff"}', "NUL": r'"a\u0000b"', "strings": '["a", "b"]', "null in list": "[null]",
-    "surrogate as type": r'{"type": "\ud800"}', "mixed list": '[1, "a", null]',
+    "many": "[" + ",".join(["{}"] * 2000) + "]", "many numbers": json.dumps([1] * 2000),
+    "many names": json.dumps({str(at): [] for at in range(2000)}), "surrogate as type": r'{"type": "\ud800"}', "mixed list": '[1, "a", null]',
 }  # fmt: skip
 
 
@@ -61,7 +63,7 @@ def spoiled(body: Any, at: Path, bad: str) -> str:
 
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
-    return build_app(fake_llm())
+    return build_app(fake_llm(), ready=False)
 
 
 def post_routes(app: FastAPI) -> set[str]:
@@ -105,6 +107,8 @@ def check(path: str, response: httpx.Response) -> None:
             assert set(body["error"]) == {"message", "type", "param", "code"}
             assert body["error"]["code"] == response.status_code
         assert body["error"]["message"]
+        problems = re.match(r"(\d+) validation error", body["error"]["message"])
+        assert problems is None or int(problems[1]) < 50, "each of many wrong entries costs memory and time"
         assert len(response.content) < 6000, len(response.content)
     elif response.headers["content-type"].startswith("text/event-stream"):
         assert '"code":500' not in response.text
