@@ -22,20 +22,20 @@ SPOILED = "\x01spoiled\x01"
 Path = tuple[str | int, ...]
 
 
-def nested(depth: int, opening: str = "[", closing: str = "]") -> str:
-    return opening * depth + closing * depth
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
 
 
 # As JSON text, since some of it is none.
 BAD: dict[str, str] = {
-    "null": "null", "true": "true", "-1": "-1", "0": "0", "1e400": "1e400", "NaN": "NaN", "1.5": "1.5", "empty": '""',
-    "long": json.dumps("x" * 3000), "list": "[]", "object": "{}", "list in list": "[[]]", "object in list": "[{}]",
-    "list as type": '{"type": []}', "object as type": '{"type": {}}', "huge": str(10**30),
-    "huge in list": f"[{10**30}]", "-huge": str(-(10**30)), "deep": nested(90), "too deep": nested(500),
-    "deep objects": nested(400, '{"a":', "}").replace(":}", ":1}"), "surrogate": r'"\ud800"',
-    "surrogate as key": r'{"\ud800": "\udfff"}', "NUL": r'"a\u0000b"', "strings": '["a", "b"]', "null in list": "[null]",
-    "many": "[" + ",".join(["{}"] * 2000) + "]", "many numbers": json.dumps([1] * 2000),
-    "many names": json.dumps({str(at): [] for at in range(2000)}), "surrogate as type": r'{"type": "\ud800"}', "mixed list": '[1, "a", null]',
+    "null": "null", "true": "true", "-1": "-1", "0": "0", "1.5": "1.5", "1e400": "1e400", "NaN": "NaN",
+    "huge": str(10**30), "-huge": str(-(10**30)), "empty": '""', "long": json.dumps("x" * 3000),
+    "surrogate": r'"\ud800"', "NUL": r'"a\u0000b"', "list": "[]", "list in list": "[[]]", "object in list": "[{}]",
+    "null in list": "[null]", "huge in list": f"[{10**30}]", "strings": '["a", "b"]', "mixed": '[1, "a", null]',
+    "many": json.dumps([{}] * 2000), "many numbers": json.dumps([1] * 2000), "object": "{}",
+    "list as type": '{"type": []}', "object as type": '{"type": {}}', "surrogate as type": r'{"type": "\ud800"}',
+    "surrogate as name": r'{"\ud800": "\udfff"}', "many names": json.dumps({str(at): [] for at in range(2000)}),
+    "deep": nested(90), "too deep": nested(500), "deep objects": '{"a":' * 400 + "1" + "}" * 400,
 }  # fmt: skip
 
 
@@ -141,13 +141,15 @@ def sweep(server: Running, app: FastAPI, path: str, stride: int) -> None:
                 check(path, response)
             except (AssertionError, httpx.HTTPError, ValueError, KeyError, TypeError) as error:
                 failed.append(f"{'.'.join(map(str, at)) or 'body'} = {kind}: {error!r}")
-    assert not failed, f"{len(failed)} failures:\n" + "\n".join(failed)
+                # Their tracebacks lie in a pipe that nobody reads yet: many more, and the server would wait.
+                assert len(failed) < 6, "\n".join(failed)
+    assert not failed, "\n".join(failed)
     assert server.http.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("path", EXAMPLES)
 def test_bad_values_anywhere(full_server: Running, app: FastAPI, path: str) -> None:
-    sweep(full_server, app, path, stride=14)
+    sweep(full_server, app, path, stride=25)
 
 
 @pytest.mark.slow

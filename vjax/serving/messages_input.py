@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from vjax.errors import RequestError
 from vjax.serving.dialects import make_chat, objects, text_field, text_of
-from vjax.serving.protocol import ChatRequest
+from vjax.serving.protocol import ChatRequest, Many
 
 TEXT = {"text": "text"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -29,9 +29,9 @@ class CountRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     model: str | None = None
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Many[dict[str, Any]] = Field(min_length=1)
+    system: str | Many[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
@@ -40,13 +40,13 @@ class CountRequest(BaseModel):
 
 class MessagesRequest(CountRequest):
     max_tokens: int = Field(gt=0)
-    stop_sequences: list[str] | None = None
+    stop_sequences: Many[str] | None = None
     stream: bool = False
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     metadata: dict[str, Any] | None = None
-    mcp_servers: list[dict[str, Any]] | None = None
+    mcp_servers: Many[dict[str, Any]] | None = None
     cache_salt: str | None = None
     priority: int = 0
     vllm_xargs: dict[str, Any] | None = None
