@@ -55,6 +55,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise ModelError(f"--port must be in [0, 65535], got {self.port}.")
+        if not all(self.served_model_name or ()):
+            raise ModelError("--served-model-name must not be empty.")
         if self.stream_interval < 1:
             raise ModelError("--stream-interval must be positive.")
         if self.responses_store < 0:
