@@ -20,6 +20,7 @@ def full_server() -> Iterator[Running]:
     flags = (
         "--trust-request-chat-template", "--enable-per-request-metrics", "--enable-tokenizer-info-endpoint",
         "--enable-prompt-tokens-details", "--responses-store", "64K", "--fingerprint-mode", "hash",
+        "--reasoning-parser", "deepseek_v3", "--tool-call-parser", "hermes", "--enable-auto-tool-choice",
     )  # fmt: skip
     with running(*flags) as one:
         yield one

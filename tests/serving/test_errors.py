@@ -216,12 +216,29 @@ def test_not_utf8(server: Running) -> None:
 
 
 def test_lone_surrogates(server: Running) -> None:
-    content = b'{"prompt": "a\\ud800", "max_tokens": 1}'
-    response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
-    check(response, 400, "BadRequestError", "prompt")
-    content = b'{"model": "\\ud800", "prompt": "a"}'
-    response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
-    assert response.status_code in (400, 404)
+    for content, param in (
+        (b'{"prompt": "a\\ud800", "max_tokens": 1}', "body.prompt"),
+        (b'{"prompt": ["a", "\xed\xa0\x80"]}', "body"),
+        (b'{"prompt": "a", "vllm_xargs": {"a": [{"\\uDFFF": 1}]}}', "body.vllm_xargs.a.0"),
+    ):
+        response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
+        check(response, 400, "Bad Request", param)
+    pair = b'{"prompt": "\\ud83d\\ude00", "max_tokens": 1}'
+    assert server.http.post(TEXT, content=pair, headers={"Content-Type": "application/json"}).status_code == 200
+
+
+def test_deep_bodies(server: Running) -> None:
+    for depth, status in ((90, 200), (120, 400)):
+        content = b'{"prompt": "a", "max_tokens": 1, "vllm_xargs": {"a": %s}}' % (b"[" * depth + b"]" * depth)
+        response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
+        assert response.status_code == status, response.text
+    assert check(response, 400, "Bad Request", "body.vllm_xargs").endswith("more than 100 levels deep.")
+
+
+def test_errors_are_short(server: Running) -> None:
+    response = server.post("/inference/v1/generate", token_ids=[97], sampling_params={"x" * 10**5: 1})
+    check(response, 400, "BadRequestError")
+    assert len(response.content) < 3000
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])

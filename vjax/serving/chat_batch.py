@@ -11,7 +11,7 @@ from pydantic import Field, create_model
 from vjax.errors import RequestError
 from vjax.serving.chat import open_chat
 from vjax.serving.dependencies import get_service, read_json
-from vjax.serving.protocol import ChatRequest
+from vjax.serving.protocol import ChatRequest, Many
 from vjax.serving.responses import Usage, closing, json_response
 
 router = APIRouter(dependencies=[read_json])
@@ -23,7 +23,7 @@ REFUSED = ("stream", "tools", "use_beam_search")
 ChatBatchRequest: Any = create_model(
     "ChatBatchRequest",
     __base__=ChatRequest,
-    messages=(list[list[dict[str, Any]]], Field(min_length=1, max_length=MAX_CONVERSATIONS)),
+    messages=(Many[Many[dict[str, Any]]], Field(min_length=1, max_length=MAX_CONVERSATIONS)),
 )
 
 

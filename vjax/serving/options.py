@@ -73,6 +73,8 @@ class ServerOptions:
                 raise ModelError(f"{flag} must be auto or one of {', '.join(sorted(names))}; got {name!r}.")
         if self.enable_auto_tool_choice and self.tool_call_parser is None:
             raise ModelError("--enable-auto-tool-choice needs --tool-call-parser.")
+        if not all(self.served_model_name or ()):
+            raise ModelError("--served-model-name must not be empty.")
         if self.stream_interval < 1:
             raise ModelError("--stream-interval must be positive.")
         if self.responses_store < 0:
