@@ -129,6 +129,8 @@ def test_any_cut_gives_the_same(data: st.DataObject) -> None:
         ("hy_v4", {"reasoning_effort": "no_think"}, "hi", "closed"),
         ("minimax_m3", {"thinking_mode": "enabled"}, "hi", "open"),
         ("minimax_m3", {"thinking_mode": "disabled"}, "hi", "closed"),
+        ("minimax_m3", {"thinking_mode": "adaptive"}, "hi", "maybe"),
+        ("openai_gptoss", {}, "hi<|end|><|start|>assistant", "maybe"),
         ("mistral", {}, "hi", "maybe"),
         ("gemma4", {}, "<|channel>thought\n<channel|>", "closed"),
         (OWN, {"enable_thinking": True}, "hi", "maybe"),
@@ -160,9 +162,16 @@ def test_detection(template: str, expected: str | None) -> None:
     assert detect(template) == expected
 
 
+def test_answers_in_tags_where_the_template_asks_for_them() -> None:
+    marks = marks_of(OWN, "Write your thoughts between <think></think> and your response between <response></response>")
+    parser = ReasoningParser(marks, False)
+    assert joined(parser.feed("<think>a</think> <response>b</response>") + parser.finish()) == split("a", "b")
+
+
 def test_checkpoints_with_a_suffix() -> None:
     marks = marks_of("hy_v4", "x <think:opensource> y")
     assert (marks.starts, marks.ends) == (("<think:opensource>",), ("</think:opensource>",))
+    assert marks_of("hy_v3", "", ["</think:a>", "<think:a>"]).starts == ("<think:a>",)
     with pytest.raises(ValueError, match="must be one of"):
         marks_of("nobody")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -12,18 +13,22 @@ from vjax.parsing.reasoning_table import MARKS, OWN, Marks
 
 NAMES = tuple(MARKS)
 Opening = Literal["open", "maybe", "closed"]
+UNDECIDED = (None, "adaptive", "auto")
 OFF = ("", "none", "off", "false", "disabled", "no_think", "nothink")
 
 __all__ = ["NAMES", "OWN", "Marks", "Opening", "ReasoningParser", "continued", "detect", "marks_of", "opening"]
 
 
-def marks_of(name: str, chat_template: str = "") -> Marks:
-    """How that family marks its thoughts; some add to their marks what stands in the template. Raises `ValueError`."""
+def marks_of(name: str, chat_template: str = "", tokens: Iterable[str] = ()) -> Marks:
+    """How that family marks its thoughts. Some marks are known from the template, or from the tokens that a vocabulary
+    has for them. Raises `ValueError`."""
     marks = MARKS.get(name)
     if marks is None:
         raise ValueError(f"reasoning_parser must be one of {', '.join(NAMES)}, got {name!r}.")
-    if marks.suffixed and (found := re.search(r"<think(:[\w.-]{1,40})>", chat_template)):
+    if marks.suffixed and (found := re.search(r"<think(:[\w.-]{1,40})>", " ".join([chat_template, *tokens]))):
         return marks.with_suffix(found[1])
+    if name == OWN and "<response>" in chat_template and "</think>" in chat_template:
+        return replace(marks, wraps=("<response>", "</response>"))
     return marks
 
 
@@ -33,9 +38,11 @@ def opening(marks: Marks, variables: Mapping[str, Any], prompt: str) -> Opening:
     tail = prompt[-256:].rstrip()
     if tail.endswith(tuple(mark.rstrip() for mark in marks.starts)):
         return "open"
+    if marks.format:  # whatever the prompt ends with, messages follow
+        return "maybe"
     if tail.endswith(tuple(mark.rstrip() for mark in marks.ends)):
         return "closed"
-    given = [_is_on(variables[name]) for name in marks.switches if variables.get(name) is not None]
+    given = [_is_on(value) for name in marks.switches if (value := variables.get(name)) not in UNDECIDED]
     if not given:
         return "open" if marks.on else "maybe"
     on = all(given) if marks.on or "reasoning_effort" in marks.switches else any(given)
@@ -60,7 +67,8 @@ def detect(chat_template: str) -> str | None:
         ("<seed:think>", "seed_oss"), ("<mm:think>", "minimax_m3"), ("<ifm|think", "k2_horizon"),
         ("<|content_thinking|>", "inkling"), ("<|plamo:begin_think", "plamo3"), ("[THINK]", "mistral"),
         ("<|START_THINKING|>", "cohere_command3"), ("<|channel>", "gemma4"), ("to=self<|message|>", "muse"),
-        ("thought process:", "granite"), ("<think:", "hy_v4"),
+        ("thought process:", "granite"), ("<think{}>", "hy_v3"),
+        ("<think:", "hy_v4"),
     ):  # fmt: skip
         if sign in chat_template:
             return name
@@ -143,8 +151,11 @@ class ReasoningParser:
         return True
 
     def _answer_fresh(self) -> bool:
-        self._text = self._text.lstrip("\n")
-        if not self._text:
+        if not any(self._space):
+            self._text = self._text.lstrip("\n")
+        if self._marks.wraps:
+            self._skip(None)
+        if not self._text and not (self._ended and any(self._space)):
             return False
         found = self._sees(self._marks.wraps[:1])
         if found is None:

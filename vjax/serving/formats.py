@@ -54,7 +54,9 @@ class Formats:
             log.info("tool call parser: %s", calls or "none, as the chat template shows no known format")
         if tokenizer is None or not (reasoning or calls):
             return cls()
-        marks = None if reasoning is None else marks_of(reasoning, template)
+        marks = (
+            None if reasoning is None else marks_of(reasoning, template, map(tokenizer.token_text, tokenizer.added_ids))
+        )
         hidden = {*tokenizer.eos_token_ids, *map(tokenizer.token_id, tokenizer.special_tokens.values())}
         shown = {id: tokenizer.token_text(id) for id in tokenizer.special_ids - hidden}
         starts, ends = (_ids(tokenizer, side) for side in ((marks.starts, marks.ends) if marks else ((), ())))

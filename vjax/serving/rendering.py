@@ -76,8 +76,10 @@ def normalise(message: dict[str, Any], at: int) -> dict[str, Any]:
         raise RequestError(f"{where}.role must be a non-empty string.", f"{where}.role")
     message = {**message, "content": _text(message.get("content"), f"{where}.content")}
     thoughts = message.get("reasoning", message.get("reasoning_content"))
-    if thoughts is not None:  # templates have either name for it
+    if thoughts is not None:  # templates have one of three names for it
         message["reasoning"] = message["reasoning_content"] = thoughts
+        if not (message["content"] and message.get("tool_calls")):  # gpt-oss' refuses all three in one message
+            message.setdefault("thinking", thoughts)
     if calls := message.get("tool_calls"):
         if not isinstance(calls, list):
             raise RequestError(f"{where}.tool_calls must be a list.", f"{where}.tool_calls")
