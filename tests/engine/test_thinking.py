@@ -28,10 +28,13 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
 
 
 def fits(compiler: Compiler, thinking: dict[str, Any], tokens: Tokens, **form: Any) -> bool | int:
+    """`holds` for a form behind thoughts."""
+    marks = Thinking(**{"starts": ("<think>",), "ends": ("</think>",), **thinking})
+    return holds(compiler, StructuredOutputsParams(thinking=marks, **form), tokens)
+
+
+def holds(compiler: Compiler, spec: StructuredOutputsParams, tokens: Tokens) -> bool | int:
     """Whether the grammar takes these tokens and may end there; else the place of the first that it does not take."""
-    spec = StructuredOutputsParams(
-        thinking=Thinking(**{"starts": ("<think>",), "ends": ("</think>",), **thinking}), **form
-    )
     grammar = Grammar(compiler.submit(spec))
     compiler.submit(spec).result()
     assert grammar.start()

@@ -7,16 +7,22 @@ from typing import Any
 
 import pytest
 
+from tests.engine.test_thinking import TOKENS, holds
+from tests.frontend.fakes import byte_tokenizer
 from tests.serving.fakes import EOS, script_tokenizer
+from vjax.engine.grammar import Compiler
+from vjax.engine.messages import Vocabulary
 from vjax.errors import ModelError
 from vjax.frontend.text import GrowingText
 from vjax.outputs import CompletionOutput
+from vjax.parsing.output import answer_parser
+from vjax.parsing.pieces import ToolStart
 from vjax.sampling_params import SamplingParams
 from vjax.serving.answers import Answer
 from vjax.serving.formats import AnswerPlan, Formats
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import ChatRequest
-from vjax.serving.tools import named_form
+from vjax.serving.tools import STRICT, named_form, required_form, strict_form
 
 TOKENIZER = script_tokenizer()
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -97,6 +103,54 @@ def test_a_stream_starts_a_call_before_its_arguments_are_there() -> None:
     assert set(parts[0]) == {"index", "id", "type", "function"}
     assert all(set(part) == {"index", "function"} for part in parts[1:])
     assert len(parts) > 10
+
+
+FUNCTIONS: dict[str, Any] = {
+    "look": {"strict": True, "parameters": {"properties": {"at": {"type": "integer"}}, "required": ["at"]}},
+    "a-b": {"parameters": {"properties": {"at": {"type": "integer"}}}},
+}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    return Compiler(Vocabulary(TOKENS, [EOS], [EOS], byte_tokenizer().backend.to_str()))
+
+
+@pytest.mark.parametrize("format", STRICT)
+def test_strict_calls_are_what_the_format_is_read_as(format: str, compiler: Compiler) -> None:
+    start, before, behind, end = STRICT[format]
+
+    def call(name: str, arguments: str) -> str:
+        return f"{start}{before}{name}{behind}{arguments}{end}"
+
+    for only_one in (False, True):
+        form = strict_form(format, FUNCTIONS, only_one)
+        assert form is not None
+        assert holds(compiler, form, list(b"no call at all")) is True
+        good = "Let me. " + call("look", '{"at": 3}')
+        assert holds(compiler, form, list(good.encode())) is True
+        for wrong in (call("look", '{"at": "3"}'), call("peek", "{}"), call("look", '{"at": 3, "b": 1}')):
+            assert holds(compiler, form, list(wrong.encode())) is not True
+    twice = good + call("a-b", '{"any": [1]}')
+    form = strict_form(format, FUNCTIONS, False)
+    assert form is not None
+    assert holds(compiler, form, list(twice.encode())) is True
+    parser = answer_parser(None, False, format, [])
+    names = [piece.name for piece in parser.feed(twice) + parser.finish() if isinstance(piece, ToolStart)]
+    assert names == ["look", "a-b"]
+    assert strict_form(format, {"f": {}}, False) is None
+
+
+def test_forced_calls_are_what_the_parser_reads(compiler: Compiler) -> None:
+    text = '[{"name": "look", "parameters": {"at": 3}}, {"name": "a-b", "parameters": {"at": 1}}]'
+    assert holds(compiler, required_form(FUNCTIONS, only_one=False), list(text.encode())) is True
+    first = text.split("}, ")[0] + "}]"
+    assert holds(compiler, required_form(FUNCTIONS, only_one=True), list(first.encode())) is True
+    assert holds(compiler, required_form(FUNCTIONS, only_one=True), list(text.encode())) == len(first) - 1
+    assert holds(compiler, required_form(FUNCTIONS, only_one=False), list(b"[]")) == 1
+    parser = answer_parser(None, False, "json_array", [])
+    names = [piece.name for piece in parser.feed(text) + parser.finish() if isinstance(piece, ToolStart)]
+    assert names == ["look", "a-b"]
 
 
 def test_schemas_of_calls_are_closed_unless_they_say_otherwise() -> None:

@@ -127,6 +127,7 @@ BAD_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"unique
         ({"tools": [TOOL], "tool_choice": "required", "use_beam_search": True}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools.0"),
         ({"tools": [{"type": "search"}]}, "tools.0"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]}, "tools.0"),
         ({"tools": [BAD_TOOL], "tool_choice": "required"}, "tools"),

@@ -30,8 +30,10 @@ def check_tools(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if tool.get("type", "function") != "function" or not isinstance(function, dict):
             raise RequestError(f"{where} must be of type function and hold a function.", where)
         name = function.get("name")
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-            raise RequestError(f"{where}.function.name must be text of 1 to {MAX_NAME} characters.", where)
+        if not isinstance(name, str) or len(name) > MAX_NAME or name.split() != [name] or set(name) & set('"\\'):
+            raise RequestError(
+                f"{where}.function.name must be one word of 1 to {MAX_NAME} characters, without quotes.", where
+            )
         if not isinstance(function.get("parameters"), (dict, type(None))):
             raise RequestError(f"{where}.function.parameters must be a JSON schema, an object.", where)
         functions[name] = function
@@ -113,6 +115,5 @@ def _const(text: str) -> dict[str, Any]:
 
 
 def _tag(before: str, behind: str, end: str, name: str, function: dict[str, Any]) -> dict[str, Any]:
-    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     content = {"type": "json_schema", "json_schema": _schema(function)}
-    return {"begin": before + quoted + behind, "content": content, "end": end}
+    return {"begin": before + name + behind, "content": content, "end": end}
