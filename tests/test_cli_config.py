@@ -47,8 +47,13 @@ def test_a_file_gives_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", "a: [", "1: 2", "a: {b: 2020-01-01}", "&a [*a]", "!!python/object:os.system {}"]
-)
+    "text",
+    [
+        "[1]", "a: [", "1: 2", "a: {b: 2020-01-01}", "&a [*a]", "!!python/object:os.system {}", "kernels: &a {b: *a}",
+        "config: other.yaml", "'': 1", "\x00",
+        "\n".join(["a0: &a0 x", *(f"a{at}: &a{at} [{f'*a{at - 1},' * 9}]" for at in range(1, 12))]),
+    ],
+)  # fmt: skip
 def test_files_that_are_none(text: str, tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(text)
@@ -56,6 +61,34 @@ def test_files_that_are_none(text: str, tmp_path: Path) -> None:
         expand(["serve", "--config", str(path)])
     with pytest.raises(ModelError, match="cannot be read"):
         expand(["serve", "--config", str(tmp_path / "nothing")])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port: [1]", "--port: invalid int value"),
+        ("port: true", "--port: expected one argument"),
+        ("uds: true", "--uds: expected one argument"),
+        ("served-model-name: true", "--served-model-name: expected at least one argument"),
+        ("served-model-name: [1]", "--served-model-name: a list of strings is needed"),
+        ("served-model-name: {a: b}", "--served-model-name: a list of strings is needed"),
+        ("served-model-name: [[a]]", "--served-model-name: a list of strings is needed"),
+        ("served-model-name: ['']", "--served-model-name must not be empty"),
+        ("kernels: [a]", "--kernels: a JSON object is needed"),
+        ("max-model-len: .inf", "--max-model-len: 'inf' is not a size"),
+        ("enable-log-requests: 'yes'", "--enable-log-requests"),
+        ("gpu-memory-utilization: 2", "gpu_memory_utilization must be in"),
+    ],
+)
+def test_wrong_types(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(text)
+    try:
+        code: Any = cli.main(["serve", "a-model", "--config", str(path)])
+    except SystemExit as end:
+        code = end.code
+    assert code in (1, 2)
+    assert message in capsys.readouterr().err
 
 
 def test_an_unknown_key_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,12 +71,12 @@ class _Words(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         words = list(values)
-        if len(words) == 1 and words[0].startswith("["):
+        if len(words) == 1 and words[0].startswith(("[", "{")):
             try:
                 words = json.loads(words[0])
             except ValueError as error:
                 raise argparse.ArgumentError(self, f"not JSON: {error}") from None
-            if any(not isinstance(word, str) for word in words):
+            if not isinstance(words, list) or any(not isinstance(word, str) for word in words):
                 raise argparse.ArgumentError(self, "a list of strings is needed")
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest, None) or []), *words])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ def expand(argv: Sequence[str]) -> list[str]:
     if path is None:
         return list(argv)
     given = {word.partition("=")[0].removeprefix("--no-").removeprefix("--") for word in words if word[:2] == "--"}
-    found = [flag for key, value in read(path).items() if key not in given for flag in flags(key, value, path)]
-    return [*words[:1], *found, *words[1:]]
+    values = {key: value for key, value in read(path).items() if key not in given}
+    found = [flags(key, value, path) for key, value in values.items() if not isinstance(value, bool)]
+    # A switch ends the line: before a model's name, `uds: true` would take that as its value.
+    switches = [flags(key, value, path) for key, value in values.items() if isinstance(value, bool)]
+    return [*words[:1], *chain(*found), *words[1:], *chain(*switches)]
 
 
 def read(path: str) -> dict[str, Any]:
@@ -47,7 +51,10 @@ def read(path: str) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise ModelError(f"{FLAG}: {path} must hold `flag: value` lines.")
-    return {key.replace("_", "-").removeprefix("--"): value for key, value in found.items()}
+    named = {key.replace("_", "-").removeprefix("--"): value for key, value in found.items()}
+    if "config" in named or "" in named:
+        raise ModelError(f"{FLAG}: {path} names another file, or a flag without a name.")
+    return named
 
 
 def flags(key: str, value: Any, path: str) -> list[str]:
@@ -59,8 +66,21 @@ def flags(key: str, value: Any, path: str) -> list[str]:
     if value is False:
         return [f"--no-{key}"]
     if isinstance(value, (dict, list)):
-        try:
-            return [f"--{key}={json.dumps(value)}"]
-        except TypeError as error:
-            raise ModelError(f"{FLAG}: {path}: {key}: {error}.") from None
+        return [f"--{key}={_json(key, value, path)}"]
     return [f"--{key}={value}"]
+
+
+def _json(key: str, value: Any, path: str) -> str:
+    """Aliases make of a small file what is large without end, or only large."""
+    parts, size = [], 0
+    try:
+        for part in json.JSONEncoder().iterencode(value):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_BYTES:
+                raise ModelError(f"{FLAG}: {path}: {key} is larger than {MAX_BYTES} bytes.")
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{FLAG}: {path}: {key}: {error}.") from None
+    return "".join(parts)

@@ -159,8 +159,8 @@ class LLM:
         step = params.step_params()
         with tqdm(total=params.max_tokens, desc="Beam search", disable=not use_tqdm, dynamic_ncols=True) as bar:
             while open_ := [beams for beams in searches if beams.live]:
-                prompts = [beam.tokens for beams in open_ for beam in beams.live]
-                outputs = iter(self._generate(prompts, step, False, None, add_special_tokens=False))
+                texts = [beam.tokens for beams in open_ for beam in beams.live]
+                outputs = iter(self._generate(texts, step, False, None, add_special_tokens=False))
                 for beams in open_:
                     rows = [next(outputs).outputs[0].logprobs for _ in beams.live]
                     if not all(rows):

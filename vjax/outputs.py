@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy as np
 
-FinishReason = Literal["stop", "length", "repetition", "abort", "error"]
+FinishReason = Literal["stop", "length", "repetition", "abort", "error", "tool_calls"]  # the last by a server only
 
 
 @dataclass(slots=True)

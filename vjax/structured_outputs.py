@@ -14,11 +14,34 @@ KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 FLAGS = ("json_object", "disable_any_whitespace", "disable_additional_properties")
 MAX_CHARS = 128 << 10
 FIELD = "structured_outputs"
+MOST_MARKS, LONGEST_MARK, MAX_BUDGET = 16, 1024, 1 << 20  # of thoughts
+OWN = ("thinking",)  # fields that no request may set
+
+
+class Thinking(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Free text that comes before the form: from one of `starts` to one of `ends`, of at most `budget` tokens.
+    `opened`: it comes in any case, and the prompt may have started it. `lead` stands between it and the form."""
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    opened: bool = False
+    budget: int | None = None
+    lead: str = ""
+
+    def __post_init__(self) -> None:
+        field = f"{FIELD}.thinking"
+        for marks in (self.starts, self.ends):
+            if not 0 < len(marks) <= MOST_MARKS or any(not 0 < len(mark) <= LONGEST_MARK for mark in marks):
+                raise RequestError(f"{field} needs 1 to {MOST_MARKS} marks of up to {LONGEST_MARK} characters.", field)
+        for text in (*self.starts, *self.ends, *([self.lead] if self.lead else [])):
+            _check_text(text, field)
+        if self.budget is not None and not 0 <= self.budget <= MAX_BUDGET:
+            raise RequestError(f"{field}.budget must be in [0, {MAX_BUDGET}], got {self.budget}.", field)
 
 
 class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Exactly one of `json` (a schema), `regex`, `choice`, `grammar` (Lark or EBNF), `json_object` and
-    `structural_tag`. Objects are kept as JSON text.
+    `structural_tag`; or none with `thinking`. Objects are kept as JSON text.
 
     Raises `RequestError` naming the field.
     """
@@ -32,13 +55,14 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     structural_tag: str | dict[str, Any] | None = None
+    thinking: Thinking | None = None
 
     def __post_init__(self) -> None:
         for name in FLAGS:
             if not isinstance(getattr(self, name), (bool, type(None))):
                 raise RequestError(f"{FIELD}.{name} must be true or false.", f"{FIELD}.{name}")
         given = self._given()
-        if len(given) != 1:
+        if len(given) != 1 and (given or self.thinking is None):
             found = f"got {' and '.join(given)}" if given else "got none"
             raise RequestError(f"{FIELD} needs exactly one of {', '.join(KINDS)}; {found}.", FIELD)
         for name in ("json", "structural_tag"):
@@ -54,9 +78,14 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
         return [kind for kind in KINDS if getattr(self, kind) is not None and getattr(self, kind) is not False]
 
     @property
+    def has_form(self) -> bool:
+        return bool(self._given())
+
+    @property
     def field(self) -> str:
         """Where an error in it is to be looked for."""
-        return f"{FIELD}.{self._given()[0]}"
+        given = self._given()
+        return f"{FIELD}.{given[0]}" if given else "thinking_token_budget"
 
     @classmethod
     def for_schema(cls, schema: Mapping[str, Any] | str, **options: Any) -> StructuredOutputsParams:
@@ -68,7 +97,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
         """Of a request's `structured_outputs`."""
         if not isinstance(values, Mapping):
             raise RequestError(f"{FIELD} must be an object, got {type(values).__name__}.", FIELD)
-        if unknown := sorted(str(key) for key in values if key not in cls.__struct_fields__):
+        if unknown := sorted(str(key) for key in values if key in OWN or key not in cls.__struct_fields__):
             raise RequestError(f"{FIELD} holds the unknown field {unknown[0]!r}.", f"{FIELD}.{unknown[0]}")
         return cls(**{key: value for key, value in values.items() if value is not None})
 

@@ -81,6 +81,9 @@ class FakeEngine:
             self.aborted.append(one)
             self.running.pop(one, None)
 
+    def token(self, request: EngineRequest, position: int) -> int:
+        return letter(request.prompt_token_ids, position)
+
     def step(self) -> list[EngineOutput]:
         time.sleep(self.delay)
         return [self._one(request, done) for request, done in list(self.running.values())]
@@ -94,7 +97,7 @@ class FakeEngine:
         if start.rstrip(b">") == b"!fail" and done == 2:
             del self.running[request.request_id]
             return EngineOutput(request.request_id, [], finish_reason="error", error="no luck")
-        token = letter(request.prompt_token_ids, done)
+        token = self.token(request, done)
         self.tokens += 1
         reason: str | None = None
         stop_reason: int | str | None = None

@@ -20,6 +20,15 @@ def full_server() -> Iterator[Running]:
     flags = (
         "--trust-request-chat-template", "--enable-per-request-metrics", "--enable-tokenizer-info-endpoint",
         "--enable-prompt-tokens-details", "--responses-store", "64K", "--fingerprint-mode", "hash",
+        "--reasoning-parser", "deepseek_v3", "--tool-call-parser", "hermes", "--enable-auto-tool-choice",
     )  # fmt: skip
     with running(*flags) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def script_server() -> Iterator[Running]:
+    """One that says what it is told to, and takes that apart."""
+    flags = ("--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--enable-auto-tool-choice")
+    with running(*flags, FAKE_SCRIPT="1") as one:
         yield one

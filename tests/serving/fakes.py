@@ -1,6 +1,7 @@
 """A real server over an engine without a model. `python -m tests.serving.fakes [flags]` is `vjax serve` with it.
 
-It says the prompt again, each letter one further; the chat template ends prompts with `>`.
+It says the prompt again, each letter one further; the chat template ends prompts with `>`. With $FAKE_SCRIPT it says
+what the last message is, and ends.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from tests.frontend.fakes import EOS, FakeEngine, byte_tokenizer
 from vjax.cli_args import add_flags, from_flags
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineLimits, EngineStats
+from vjax.engine.messages import EngineLimits, EngineRequest, EngineStats
 from vjax.errors import VjaxError
 from vjax.frontend.async_llm import AsyncLLM
 from vjax.frontend.files import FrontendFiles
 from vjax.serving.options import ServerOptions
 from vjax.serving.server import serve
+from vjax.tokenizing import Tokenizer
 
 MODEL = "fake"
 ENGINE = "tests.serving.fakes:ServingEngine"
@@ -49,9 +52,38 @@ class ServingEngine(FakeEngine):
         return EngineStats(running=len(self.running), generation_tokens=self.tokens, preemptions=aborted)
 
 
+SPECIAL = ("<|im_end|>", "<|other|>", "[THINK]", "[/THINK]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>")
+SCRIPT_TEMPLATE = (  # shows what was said before; with `tail` it begins the answer
+    "{% for m in messages[:-1] %}{{ m.role }}:{{ m.reasoning_content }}|{{ m.content }}|{{ m.tool_calls | tojson }}\n"
+    "{% endfor %}{{ tools | tojson }}\x02{{ messages[-1].content }}\x03{{ tail }}"
+)
+
+
+class ScriptEngine(ServingEngine):
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        vocab = EOS + 3 + len(SPECIAL)
+        self.limits = msgspec.structs.replace(self.limits, max_model_len=4000, vocab_size=vocab)
+
+    def token(self, request: EngineRequest, position: int) -> int:
+        ids = request.prompt_token_ids
+        script = ids[ids.index(2) + 1 : ids.index(3)]
+        return script[position] if position < len(script) else EOS
+
+
+def script_tokenizer() -> Tokenizer:
+    """Bytes, `<eos>`, `<think>` and `</think>`, which are not special, and tokens that are."""
+    plain = byte_tokenizer()
+    plain.backend.add_tokens(["<think>", "</think>"])
+    plain.backend.add_special_tokens(list(SPECIAL))
+    return Tokenizer(plain.backend, special_tokens={"eos_token": "<eos>"}, chat_templates={"default": SCRIPT_TEMPLATE})
+
+
 def fake_llm(**generation_config: Any) -> AsyncLLM:
-    files = FrontendFiles(byte_tokenizer(), generation_config)
-    return AsyncLLM(EngineConfig(model=MODEL), engine=os.environ.get("FAKE_ENGINE", ENGINE), files=files)
+    script = bool(os.environ.get("FAKE_SCRIPT"))
+    files = FrontendFiles(script_tokenizer() if script else byte_tokenizer(), generation_config)
+    engine = "tests.serving.fakes:ScriptEngine" if script else os.environ.get("FAKE_ENGINE", ENGINE)
+    return AsyncLLM(EngineConfig(model=MODEL), engine=engine, files=files)
 
 
 class Running:

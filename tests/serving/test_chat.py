@@ -158,7 +158,8 @@ def test_templates_see_tools_documents_and_variables() -> None:
         "max_tokens": 1,
         "return_token_ids": True,
     }
-    with running("--chat-template", template, "--response-role", "bot") as server:
+    flags = ("--tool-call-parser", "hermes", "--enable-auto-tool-choice")
+    with running("--chat-template", template, "--response-role", "bot", *flags) as server:
         answer = server.post("/v1/chat/completions", **body).json()
         assert bytes(answer["prompt_token_ids"]) == b"tooldocWz"
         assert answer["choices"][0]["message"]["role"] == "bot"

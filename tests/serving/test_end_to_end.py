@@ -70,6 +70,32 @@ def check_structured(server: Running, prompt: list[int]) -> None:
             assert set(json.loads(text)) == {"a"}
 
 
+def check_forced_calls(server: Running) -> None:
+    """A model that knows nothing of tools calls one all the same."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}},
+        "additionalProperties": False,
+        "required": ["a"],
+    }
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("f", "g")]
+    for choice in ("required", {"type": "function", "function": {"name": "g"}}):
+        body = {
+            "tools": tools,
+            "tool_choice": choice,
+            "parallel_tool_calls": False,
+            "temperature": 2,
+            "top_k": 4,
+            "seed": 1,
+        }
+        (one,) = server.chat("hi", **body).json()["choices"]
+        (call,) = one["message"]["tool_calls"]
+        assert call["function"]["name"] in (("f", "g") if choice == "required" else ("g",))
+        assert call["function"]["arguments"].startswith("{")
+        if one["finish_reason"] != "length":  # white space may take all the room that there is
+            assert json.loads(call["function"]["arguments"])["a"] in ("x", "y")
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -106,6 +132,7 @@ def test_golden_tokens(name: str, tmp_path: Path) -> None:
             check_beams(server, prompts[0], wanted[0])
             check_dialects(server, greedy["max_tokens"])
             check_structured(server, prompts[0])
+            check_forced_calls(server)
 
         with server.http.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()

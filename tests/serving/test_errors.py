@@ -105,6 +105,9 @@ def _streamed(param: str) -> tuple[str, str]:
     return ("Bad Request", "body") if param == "prompt_logprobs" else ("BadRequestError", param)
 
 
+BAD_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"uniqueItems": True, "type": "array"}}}
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -117,8 +120,19 @@ def _streamed(param: str) -> tuple[str, str]:
         ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages.0.content"),
         ({"tools": []}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": TOOL}, "tool_choice"),
+        ({"tools": [TOOL]}, "tool_choice"),  # the server was not told how calls are written
+        ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required", "use_beam_search": True}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools.0"),
+        ({"tools": [{"type": "search"}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]}, "tools.0"),
+        ({"tools": [BAD_TOOL], "tool_choice": "required"}, "tools"),
+        ({"tools": [BAD_TOOL], "tool_choice": TOOL}, "tools"),
+        ({"thinking_token_budget": 3}, "thinking_token_budget"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
@@ -203,12 +217,29 @@ def test_not_utf8(server: Running) -> None:
 
 
 def test_lone_surrogates(server: Running) -> None:
-    content = b'{"prompt": "a\\ud800", "max_tokens": 1}'
-    response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
-    check(response, 400, "BadRequestError", "prompt")
-    content = b'{"model": "\\ud800", "prompt": "a"}'
-    response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
-    assert response.status_code in (400, 404)
+    for content, param in (
+        (b'{"prompt": "a\\ud800", "max_tokens": 1}', "body.prompt"),
+        (b'{"prompt": ["a", "\xed\xa0\x80"]}', "body"),
+        (b'{"prompt": "a", "vllm_xargs": {"a": [{"\\uDFFF": 1}]}}', "body.vllm_xargs.a.0"),
+    ):
+        response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
+        check(response, 400, "Bad Request", param)
+    pair = b'{"prompt": "\\ud83d\\ude00", "max_tokens": 1}'
+    assert server.http.post(TEXT, content=pair, headers={"Content-Type": "application/json"}).status_code == 200
+
+
+def test_deep_bodies(server: Running) -> None:
+    for depth, status in ((90, 200), (120, 400)):
+        content = b'{"prompt": "a", "max_tokens": 1, "vllm_xargs": {"a": %s}}' % (b"[" * depth + b"]" * depth)
+        response = server.http.post(TEXT, content=content, headers={"Content-Type": "application/json"})
+        assert response.status_code == status, response.text
+    assert check(response, 400, "Bad Request", "body.vllm_xargs").endswith("more than 100 levels deep.")
+
+
+def test_errors_are_short(server: Running) -> None:
+    response = server.post("/inference/v1/generate", token_ids=[97], sampling_params={"x" * 10**5: 1})
+    check(response, 400, "BadRequestError")
+    assert len(response.content) < 3000
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])

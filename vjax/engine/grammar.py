@@ -17,7 +17,8 @@ import numpy as np
 import tokenizers
 
 from vjax.engine.messages import Vocabulary
-from vjax.engine.structural_tag import to_lark
+from vjax.engine.structural_tag import Rules, to_lark
+from vjax.engine.thinking import with_thoughts
 from vjax.errors import RequestError
 from vjax.structured_outputs import StructuredOutputsParams
 
@@ -81,7 +82,7 @@ class Compiler:
 
         try:
             tokenizer = self.tokenizer
-            source = self._source(spec)
+            source = self._source_with_thoughts(spec)
             limits = llguidance.LLParserLimits(**LIMITS)
             matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=limits)
         except (ValueError, TypeError, RecursionError) as error:
@@ -95,8 +96,19 @@ class Compiler:
             raise _refusal(spec, matcher.get_error())
         return matcher
 
-    def _source(self, spec: StructuredOutputsParams) -> str:
+    def _source_with_thoughts(self, spec: StructuredOutputsParams) -> str:
         """llguidance's own description of the grammar."""
+        if spec.thinking is None:
+            return self._source(spec)
+        form = self._source(spec) if spec.has_form else None
+        return with_thoughts(spec.thinking, form, Rules(self._special, {}), self.vocabulary.tokens)
+
+    @property
+    def _special(self) -> dict[str, int]:
+        tokens = self.vocabulary.tokens
+        return {tokens[id].decode(errors="replace"): id for id in self.vocabulary.special}
+
+    def _source(self, spec: StructuredOutputsParams) -> str:
         import llguidance
 
         options: Any = {"whitespace_flexible": not spec.disable_any_whitespace}
@@ -116,9 +128,7 @@ class Compiler:
             return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in spec.choice)
         if spec.grammar is not None:
             return str(llguidance.grammar_from("grammar", spec.grammar))
-        tokens = self.vocabulary.tokens
-        special = {tokens[id].decode(errors="replace"): id for id in self.vocabulary.special}
-        return to_lark(str(spec.structural_tag), special, options)
+        return to_lark(str(spec.structural_tag), self._special, options)
 
 
 def compiler_of(vocabulary: Vocabulary) -> Compiler:

@@ -19,7 +19,7 @@ def to_lark(text: str, special: Mapping[str, int], schema_options: Mapping[str, 
     tag = json.loads(text)
     if not isinstance(tag, dict):
         raise ValueError("a structural tag must be an object")
-    rules = _Rules(special, schema_options)
+    rules = Rules(special, schema_options)
     form: Any = tag.get("format")
     if "structures" in tag:
         tags = [
@@ -35,7 +35,7 @@ def to_lark(text: str, special: Mapping[str, int], schema_options: Mapping[str, 
     return "\n".join(["%llguidance {}", f"start: {start}", *rules.lines, ""])
 
 
-class _Rules:
+class Rules:
     """Collects rules; its methods return expressions that refer to them."""
 
     def __init__(self, special: Mapping[str, int], schema_options: Mapping[str, Any]) -> None:
@@ -93,6 +93,12 @@ class _Rules:
         if self._special is not None and self._special.match(text):
             return self.rule(f"/{ANY}/ {self.literal(text)}")
         return self.rule(f"/{ANY}{_escape(text)}/", lazy=True)
+
+    def limited(self, tokens: int) -> str:
+        """Anything, of at most so many tokens."""
+        name = self.rule(f"/{ANY}/")
+        self.lines[-1] = self.lines[-1].replace(name, f"{name}[max_tokens={tokens}]", 1)
+        return name
 
     def inside(self, tag: dict[str, Any]) -> str:
         """The content of a tag and its end."""
@@ -152,4 +158,5 @@ def _regex(pattern: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"([^\w\s])", r"\\\1", text).replace("\n", r"\n")
+    # Rust's syntax: a backslash before < or > would be the edge of a word.
+    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n")

@@ -3,6 +3,7 @@ likeliest. Beams share their pages through the prefix cache."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -71,6 +72,19 @@ class BeamSearchOutput:
     sequences: list[BeamSearchSequence]
 
 
+_Candidate = tuple[float, BeamSearchSequence, int, LogprobDict]
+"""A beam and a token after it: the sum of logprobs of both, the beam, the token, and the row it comes from."""
+
+
+def _best(candidates: list[_Candidate], count: int) -> list[_Candidate]:
+    return heapq.nlargest(count, candidates, key=lambda one: one[0])
+
+
+def _extended(candidate: _Candidate, finish_reason: FinishReason | None = None) -> BeamSearchSequence:
+    total, beam, token, row = candidate
+    return BeamSearchSequence([*beam.tokens, token], total, [*beam.logprobs, row], finish_reason=finish_reason)
+
+
 class Beams:
     """The search for one prompt. While `live`, ask for one token after each of them and `advance`."""
 
@@ -88,19 +102,16 @@ class Beams:
 
     def advance(self, rows: Sequence[LogprobDict]) -> None:
         """Take in what may follow each live beam, in their order."""
-        found: list[BeamSearchSequence] = []
+        going: list[_Candidate] = []
+        ended: list[_Candidate] = []
         for beam, row in zip(self.live, rows, strict=True):
             for token, entry in row.items():
-                new = BeamSearchSequence(
-                    [*beam.tokens, token], beam.cum_logprob + entry.logprob, [*beam.logprobs, row]
-                )  # fmt: skip
-                if token in self.eos:
-                    new.finish_reason = "stop"
-                    self.done.append(new)
-                else:
-                    found.append(new)
+                kind = ended if token in self.eos else going
+                kind.append((beam.cum_logprob + entry.logprob, beam, token, row))
         width = self.params.beam_width
-        self.live = sorted(found, key=lambda beam: -beam.cum_logprob)[:width]
+        # Those that ended now are equally long, so that their sums rank them.
+        self.done += [_extended(one, "stop") for one in _best(ended, width)]
+        self.live = [_extended(one) for one in _best(going, width)]
         self.done = sorted(self.done, key=self._rank)[:width]
         if self.steps >= self.params.max_tokens or self._settled():
             self._end()

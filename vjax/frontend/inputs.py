@@ -34,6 +34,7 @@ class PreparedRequest:
     params: SamplingParams
     children: list[EngineRequest]
     arrival_time: float
+    shown_special_ids: frozenset[int] = frozenset()  # special tokens whose text is wanted, whatever `params` say
     beam: BeamSearchParams | None = None  # then `params` and `children` only say what its steps have in common
 
 

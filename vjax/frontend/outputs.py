@@ -121,13 +121,7 @@ class _Request:
         self.request_id = prepared.request_id
         wants = self.params.logprobs is not None
         self.children = [
-            _Child(
-                index,
-                one.request_id,
-                None if tokenizer is None else GrowingText(tokenizer, prepared.prompt_token_ids, self.params),
-                wants,
-            )
-            for index, one in enumerate(prepared.children)
+            _Child(index, one.request_id, self._text(), wants) for index, one in enumerate(prepared.children)
         ]
         self.prompt_logprobs: list[LogprobDict | None] | None = None if self.params.prompt_logprobs is None else [None]
         self._last_ids: dict[int, list[int]] = {}
@@ -139,6 +133,12 @@ class _Request:
             finished=False,
             metrics=RequestMetrics(arrival_time=prepared.arrival_time),
         )
+
+    def _text(self) -> GrowingText | None:
+        if self.tokenizer is None:
+            return None
+        prepared = self.prepared
+        return GrowingText(self.tokenizer, prepared.prompt_token_ids, self.params, prepared.shown_special_ids)
 
     @property
     def finished(self) -> bool:

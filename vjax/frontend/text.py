@@ -16,12 +16,19 @@ class GrowingText:
 
     __slots__ = ("_count", "_detokenizer", "_hold", "_include", "_min_tokens", "_ready", "_recent", "_stops")
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        shown_special_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             prompt_ids,
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
+            shown_special_ids=shown_special_ids,
         )
         self._stops = params.stop_strings
         self._include = params.include_stop_str_in_output

@@ -96,9 +96,11 @@ def _completion(
     params, ids = prepared.params, beams.output_ids(sequence)
     text = ""
     if llm.tokenizer is not None:
-        text = llm.tokenizer.decode(
-            beams.text_ids(sequence), params.skip_special_tokens, params.spaces_between_special_tokens
-        )
+        ids_of_text, skip = beams.text_ids(sequence), params.skip_special_tokens
+        if skip and prepared.shown_special_ids:
+            skipped = llm.tokenizer.special_ids - prepared.shown_special_ids
+            ids_of_text, skip = [id for id in ids_of_text if id not in skipped], False
+        text = llm.tokenizer.decode(ids_of_text, skip, params.spaces_between_special_tokens)
     logprobs = None
     if params.logprobs is not None:
         logprobs = [_best(row, token, params.logprobs) for row, token in zip(sequence.logprobs, ids, strict=True)]

@@ -11,7 +11,7 @@ from pydantic import Field, create_model
 from vjax.errors import RequestError
 from vjax.serving.chat import open_chat
 from vjax.serving.dependencies import get_service, read_json
-from vjax.serving.protocol import ChatRequest
+from vjax.serving.protocol import ChatRequest, Many
 from vjax.serving.responses import Usage, closing, json_response
 
 router = APIRouter(dependencies=[read_json])
@@ -23,7 +23,7 @@ REFUSED = ("stream", "tools", "use_beam_search")
 ChatBatchRequest: Any = create_model(
     "ChatBatchRequest",
     __base__=ChatRequest,
-    messages=(list[list[dict[str, Any]]], Field(min_length=1, max_length=MAX_CONVERSATIONS)),
+    messages=(Many[Many[dict[str, Any]]], Field(min_length=1, max_length=MAX_CONVERSATIONS)),
 )
 
 
@@ -49,7 +49,10 @@ async def create_chat_completions(body: ChatBatchRequest, request: Request) -> R
     usage, choices = Usage(), []
     for at, ((chat, _), output) in enumerate(zip(chats, outputs, strict=True)):
         usage.add(at, output)
-        choices += [{**choice, "index": at} for choice in chat.choices(output)]
+        (choice,), reasoning_tokens = chat.choices(output)
+        choices.append({**choice, "index": at})
+        if reasoning_tokens is not None:
+            usage.reasoning_tokens = (usage.reasoning_tokens or 0) + reasoning_tokens
     first, _ = chats[0]
     return json_response(
         {

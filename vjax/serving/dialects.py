@@ -5,7 +5,9 @@ They read what a chat answer shows, so whatever the chat path parses (reasoning,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -48,6 +50,25 @@ def pieces(chunk: Mapping[str, Any]) -> Iterator[Piece]:
             )
         if choice.get("finish_reason"):
             yield "end", choice
+
+
+@dataclass
+class Told:
+    """What a streamed chat of one choice has told so far of its end: the choice, and the tokens used."""
+
+    end: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+
+    async def pieces(self, chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[Piece, None]:
+        """The pieces of all chunks but the end, which is kept."""
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                self.usage = chunk.get("usage") or self.usage
+                for kind, piece in pieces(chunk):
+                    if kind == "end":
+                        self.end = piece
+                    else:
+                        yield kind, piece
 
 
 def text_of(content: Any, where: str, kinds: Mapping[str, str]) -> str:

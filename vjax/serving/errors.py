@@ -17,6 +17,7 @@ from vjax.errors import EngineDeadError, RequestError, VjaxError
 log = logging.getLogger(__name__)
 
 SHOWN = 10  # validation errors in one message
+MAX_MESSAGE, MAX_PARAM = 2000, 200  # characters: both may show what the client sent
 TYPES = {
     400: "BadRequestError",
     401: "Unauthorized",
@@ -64,8 +65,13 @@ def as_api_error(error: BaseException) -> ApiError:
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {message, type, param, code}}`, without file paths or addresses of this machine."""
     message = _ADDRESS.sub("", _PATH.sub("<path>", str(error))) if error.status >= 500 else str(error)
-    message = message.encode("utf-8", "replace").decode()  # JSON may have brought half a surrogate pair
-    return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.status}}
+    message = message.encode("utf-8", "replace").decode()  # half a surrogate pair, from inside or a file
+    param = None if error.param is None else _cut(error.param, MAX_PARAM)
+    return {"error": {"message": _cut(message, MAX_MESSAGE), "type": error.kind, "param": param, "code": error.status}}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def messages_error(error: ApiError) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from vjax.frontend.inputs import PreparedRequest, check_text
-from vjax.serving.chat import Chat, open_chat, render
+from vjax.serving.chat import Chat, open_chat
 from vjax.serving.dependencies import get_service, read_json
-from vjax.serving.dialects import pieces
+from vjax.serving.dialects import Told
 from vjax.serving.errors import as_api_error, messages_error
-from vjax.serving.messages_input import CountRequest, MessagesRequest, sampling_fields, to_chat
+from vjax.serving.messages_input import CountRequest, MessagesRequest, sampling_fields, thinking_budget, to_chat
+from vjax.serving.rendering import render
 from vjax.serving.responses import json_response, named_events
 
 router = APIRouter(dependencies=[read_json])
@@ -30,6 +31,8 @@ async def create_message(body: MessagesRequest, request: Request) -> Response:
     service = get_service(request)
     usage = {"include_usage": True} if body.stream else None
     chat_body = to_chat(body, stream=body.stream, stream_options=usage, **sampling_fields(body))
+    if service.formats.forces_ends:  # a target, for clients; where it cannot be forced it is let be
+        chat_body.thinking_token_budget = thinking_budget(body)
     id = service.response_id("msg", request, None)
     chat, prepared = await open_chat(service, chat_body, id, most=body.max_tokens)
     if body.stream:
@@ -64,7 +67,7 @@ def _message(answer: dict[str, Any]) -> dict[str, Any]:
     return {
         **_head(answer["id"], answer["model"]),
         "content": content,
-        **_stop(choice),
+        **_stop(choice, any(block["type"] == "tool_use" for block in content)),
         "usage": _usage(answer["usage"]),
     }
 
@@ -73,7 +76,9 @@ def _head(id: str, model: str) -> dict[str, Any]:
     return {"id": id, "type": "message", "role": "assistant", "model": model}
 
 
-def _stop(choice: dict[str, Any]) -> dict[str, Any]:
+def _stop(choice: dict[str, Any], called: bool) -> dict[str, Any]:
+    if called and choice["finish_reason"] == "stop":  # of a tool that the client named
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     if choice["finish_reason"] == "stop" and isinstance(choice.get("stop_reason"), str):
         return {"stop_reason": "stop_sequence", "stop_sequence": choice["stop_reason"]}
     return {"stop_reason": STOP_REASONS.get(choice["finish_reason"], "end_turn"), "stop_sequence": None}
@@ -100,23 +105,20 @@ def _object(text: str) -> dict[str, Any]:
 
 
 async def _events(chat: Chat, prepared: PreparedRequest) -> AsyncGenerator[dict[str, Any], None]:
-    blocks, usage, end = _Blocks(), None, None
+    blocks, told = _Blocks(), Told()
     start = {"prompt_tokens": len(prepared.prompt_token_ids), "completion_tokens": 0}
     message = {**_head(chat.id, chat.model), "content": [], "stop_reason": None, "stop_sequence": None}
     yield {"type": "message_start", "message": {**message, "usage": _usage(start)}}
-    async with aclosing(chat.chunks(prepared)) as chunks:
-        async for chunk in chunks:
-            usage = chunk.get("usage") or usage
-            for kind, piece in pieces(chunk):
-                if kind == "end":
-                    end = piece
-                    continue
-                for event in blocks.take(kind, piece):
-                    yield event
+    async with aclosing(told.pieces(chat.chunks(prepared))) as news:
+        async for kind, piece in news:
+            for event in blocks.take(kind, piece):
+                yield event
     for event in blocks.close():
         yield event
-    stop = _stop(end) if end is not None else {"stop_reason": "end_turn", "stop_sequence": None}
-    yield {"type": "message_delta", "delta": stop, "usage": _usage(usage or start)}
+    stop = (
+        _stop(told.end, blocks.called) if told.end is not None else {"stop_reason": "end_turn", "stop_sequence": None}
+    )
+    yield {"type": "message_delta", "delta": stop, "usage": _usage(told.usage or start)}
     yield {"type": "message_stop"}
 
 
@@ -125,9 +127,11 @@ class _Blocks:
 
     def __init__(self) -> None:
         self.index, self.open = -1, None  # type: int, Any
+        self.called = False
 
     def take(self, kind: str, piece: Any) -> list[dict[str, Any]]:
         if kind == "tool":
+            self.called = True
             events = self._switch(
                 ("tool", piece["index"]),
                 {

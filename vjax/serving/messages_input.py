@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from vjax.errors import RequestError
 from vjax.serving.dialects import make_chat, objects, text_field, text_of
-from vjax.serving.protocol import ChatRequest
+from vjax.serving.protocol import ChatRequest, Many
+from vjax.structured_outputs import MAX_BUDGET
 
 TEXT = {"text": "text"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class ToolChoice(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = Field(default=None, min_length=1)
+    disable_parallel_tool_use: bool | None = None
 
 
 class CountRequest(BaseModel):
@@ -21,10 +30,10 @@ class CountRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     model: str | None = None
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: dict[str, Any] | None = None
+    messages: Many[dict[str, Any]] = Field(min_length=1)
+    system: str | Many[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
+    tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -32,13 +41,13 @@ class CountRequest(BaseModel):
 
 class MessagesRequest(CountRequest):
     max_tokens: int = Field(gt=0)
-    stop_sequences: list[str] | None = None
+    stop_sequences: Many[str] | None = None
     stream: bool = False
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     metadata: dict[str, Any] | None = None
-    mcp_servers: list[dict[str, Any]] | None = None
+    mcp_servers: Many[dict[str, Any]] | None = None
     cache_salt: str | None = None
     priority: int = 0
     vllm_xargs: dict[str, Any] | None = None
@@ -55,12 +64,17 @@ def to_chat(body: CountRequest, **fields: Any) -> ChatRequest:
         messages=messages,
         tools=_tools(body.tools),
         tool_choice=_tool_choice(body.tool_choice) if body.tools else None,
-        parallel_tool_calls=not (body.tool_choice or {}).get("disable_parallel_tool_use", False),
+        parallel_tool_calls=body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use,
         reasoning_effort=config.get("effort"),
         response_format=_format(config.get("format")),
         chat_template_kwargs=_variables(body),
         **fields,
     )
+
+
+def thinking_budget(body: MessagesRequest) -> int | None:
+    budget = (body.thinking or {}).get("budget_tokens")
+    return min(budget, MAX_BUDGET) if type(budget) is int and budget >= 0 else None
 
 
 def sampling_fields(body: MessagesRequest) -> dict[str, Any]:
@@ -149,21 +163,20 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
             "name": text_field(tool, "name", where),
             "description": tool.get("description") or "",
             "parameters": {"type": "object", **(schema if isinstance(schema, dict) else {})},
+            **({"strict": True} if tool.get("strict") is True else {}),
         }
         found.append({"type": "function", "function": function})
     return found or None
 
 
-def _tool_choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
+def _tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
     if choice is None:
         return None
-    if choice.get("type") == "tool":
-        return {"type": "function", "function": {"name": text_field(choice, "name", "tool_choice")}}
-    if choice.get("type") not in CHOICES:
-        raise RequestError(
-            f"tool_choice.type must be auto, any, tool or none, got {choice.get('type')!r}.", "tool_choice"
-        )
-    return CHOICES[choice["type"]]
+    if choice.type != "tool":
+        return CHOICES[choice.type]
+    if choice.name is None:
+        raise RequestError("tool_choice.name must name a tool.", "tool_choice.name")
+    return {"type": "function", "function": {"name": choice.name}}
 
 
 def _format(wanted: Any) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ from typing import Literal
 
 from vjax.config import option
 from vjax.errors import ModelError
+from vjax.parsing.reasoning import NAMES as REASONING
+from vjax.parsing.tools import NAMES as CALLS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,14 @@ class ServerOptions:
     api_key: list[str] | None = option(None, "keys that clients must send to /v1; or one in $VJAX_API_KEY")
     chat_template: str | None = option(None, "file with a jinja chat template, instead of the model's own")
     trust_request_chat_template: bool = option(False, "let requests bring a chat template of their own")
+    reasoning_parser: str | None = option(
+        None,
+        "how the model marks its thoughts, by vLLM's name for its family, or auto for what the chat template tells",
+    )
+    tool_call_parser: str | None = option(
+        None, "how the model writes calls of tools, by vLLM's name, or auto for what the chat template shows"
+    )
+    enable_auto_tool_choice: bool = option(False, "let the model choose whether to call; needs --tool-call-parser")
     response_role: str = option("assistant", "role of answers")
     generation_config: Literal["auto", "vllm"] = option(
         "auto", "auto: sampling defaults of the model; vllm: the API's own"
@@ -55,6 +65,16 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise ModelError(f"--port must be in [0, 65535], got {self.port}.")
+        for flag, name, names in (
+            ("--reasoning-parser", self.reasoning_parser, REASONING),
+            ("--tool-call-parser", self.tool_call_parser, CALLS),
+        ):
+            if name is not None and name != "auto" and name not in names:
+                raise ModelError(f"{flag} must be auto or one of {', '.join(sorted(names))}; got {name!r}.")
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise ModelError("--enable-auto-tool-choice needs --tool-call-parser.")
+        if not all(self.served_model_name or ()):
+            raise ModelError("--served-model-name must not be empty.")
         if self.stream_interval < 1:
             raise ModelError("--stream-interval must be positive.")
         if self.responses_store < 0:

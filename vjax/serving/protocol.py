@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from vjax.errors import RequestError
-from vjax.sampling_params import SamplingParams, check_extra_args
-from vjax.structured_outputs import FIELD, StructuredOutputsParams
+from vjax.sampling_params import MAX_BIASES, SamplingParams, check_extra_args
+from vjax.structured_outputs import FIELD, MAX_BUDGET, StructuredOutputsParams
 
 # Request field -> SamplingParams field, where both mean the same.
 SAMPLING = (
@@ -29,6 +29,22 @@ WITH_BEAMS = (
     "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
     "truncate_prompt_tokens", "truncation_side",
 )  # fmt: skip
+
+
+T = TypeVar("T")
+# Only the first wrong entry is told of: a million of them would take gigabytes.
+Many = Annotated[list[T], Field(fail_fast=True)]
+
+
+def at_most(entries: int) -> BeforeValidator:
+    """Refuses a larger object before its values are looked at, for the same reason."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > entries:
+            raise ValueError(f"holds at most {entries} entries, got {len(value)}")
+        return value
+
+    return BeforeValidator(check)
 
 
 class StreamOptions(BaseModel):
@@ -51,22 +67,22 @@ class GenerationRequest(BaseModel):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    stop: str | Many[str] | None = None
+    stop_token_ids: Many[int] | None = None
+    bad_words: Many[str] | None = None
     ignore_eos: bool | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
     prompt_logprobs: int | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    logit_bias: Annotated[dict[str, float] | None, at_most(MAX_BIASES)] = None
+    allowed_token_ids: Many[int] | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
-    logprob_token_ids: list[int] | None = None
-    repetition_detection: dict[str, int] | None = None
+    logprob_token_ids: Many[int] | None = None
+    repetition_detection: Annotated[dict[str, int] | None, at_most(16)] = None
     vllm_xargs: dict[str, Any] | None = None
     stream_interval: int | None = None
     stream: bool = False
@@ -120,7 +136,7 @@ class GenerationRequest(BaseModel):
 
     def as_named(self, error: RequestError) -> RequestError:
         """An error about the answer's form, with the name that the request has for it."""
-        if self.structured_outputs is not None or not (error.param or "").startswith(FIELD):
+        if self.response_format is None or not (error.param or "").startswith(FIELD):
             return error
         message = str(error).replace(str(error.param), "response_format")
         return RequestError(message, "response_format")
@@ -136,14 +152,17 @@ class GenerationRequest(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Many[dict[str, Any]] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    documents: list[dict[str, Any]] | None = None
+    include_reasoning: bool = True
+    thinking_token_budget: int | None = Field(default=None, ge=0, le=MAX_BUDGET)
+    documents: Many[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
@@ -166,17 +185,12 @@ class ChatRequest(GenerationRequest):
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
-        choice = self.tool_choice
-        if choice not in (None, "none", "auto") and not self.tools:
-            raise RequestError("tool_choice needs tools.", "tool_choice")
-        if choice not in (None, "none", "auto"):
-            raise RequestError("tool_choice 'required' or a named tool is not supported yet.", "tool_choice")
         if self.tools is not None and not self.tools:
             raise RequestError("tools must not be empty.", "tools")
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Many[str] | Many[int] | Many[Many[int]]
     suffix: str | None = None
     echo: bool = False
     logprobs: int | None = None
@@ -206,10 +220,10 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
@@ -226,4 +240,4 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Many[int]

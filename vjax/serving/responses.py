@@ -10,7 +10,7 @@ import msgspec
 from fastapi.responses import Response, StreamingResponse
 
 from vjax.outputs import RequestMetrics, RequestOutput
-from vjax.serving.details import fingerprint, timings
+from vjax.serving.details import timings
 from vjax.serving.errors import as_api_error, error_body
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
@@ -28,6 +28,7 @@ class Usage:
     completion_tokens: int = 0
     lengths: dict[tuple[int, int], int] = field(default_factory=dict)  # of continuations, by prompt and index
     times: RequestMetrics | None = None
+    reasoning_tokens: int | None = None  # of the completion tokens, if anybody counts them
 
     def add(self, place: int, output: RequestOutput, hidden: bool = False) -> None:
         """Take in an output that holds new tokens only: a delta, or the final one. `hidden` tokens do not count."""
@@ -45,19 +46,22 @@ class Usage:
         details = None
         if options.enable_prompt_tokens_details:
             details = {"cached_tokens": sum(self.cached_tokens.values())}
-        return {
+        body: dict[str, Any] = {
             "prompt_tokens": prompt,
             "completion_tokens": self.completion_tokens,
             "total_tokens": prompt + self.completion_tokens,
             "prompt_tokens_details": details,
         }
+        if self.reasoning_tokens is not None:
+            body["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return body
 
 
 def closing(service: Service, usage: Usage) -> dict[str, Any]:
     """The fields at the end of an answer: on its last chunk, or on the whole."""
     fields: dict[str, Any] = {}
     if service.options.fingerprint_mode != "none":
-        fields["system_fingerprint"] = fingerprint(service)
+        fields["system_fingerprint"] = service.fingerprint
     if service.options.enable_per_request_metrics and usage.times is not None and len(usage.prompt_tokens) == 1:
         fields["metrics"] = timings(usage.times, max(usage.lengths.values(), default=0))
     return fields

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from vjax.frontend.inputs import PreparedRequest
 from vjax.serving.chat import Chat, open_chat
 from vjax.serving.dependencies import get_service, read_json
-from vjax.serving.dialects import pieces
+from vjax.serving.dialects import Told, pieces
 from vjax.serving.errors import ApiError
 from vjax.serving.responses import json_response, named_events
 from vjax.serving.responses_input import ResponsesRequest, to_chat, to_messages
@@ -103,24 +103,19 @@ def _finish(reply: Reply, answer: dict[str, Any]) -> None:
 
 
 async def _events(reply: Reply, chat: Chat, prepared: PreparedRequest) -> AsyncGenerator[Event, None]:
-    usage, end = None, None
+    told = Told()
     for event in reply.start():
         yield event
     try:
-        async with aclosing(chat.chunks(prepared)) as chunks:
-            async for chunk in chunks:
-                usage = chunk.get("usage") or usage
-                for kind, piece in pieces(chunk):
-                    if kind == "end":
-                        end = piece
-                        continue
-                    for event in reply.take(kind, piece):
-                        yield event
+        async with aclosing(told.pieces(chat.chunks(prepared))) as news:
+            async for kind, piece in news:
+                for event in reply.take(kind, piece):
+                    yield event
     except Exception as error:
         for event in reply.fail(error):
             yield event
         return
-    for event in reply.end(end, usage):
+    for event in reply.end(told.end, told.usage):
         yield event
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from vjax.errors import RequestError
 from vjax.serving.dialects import make_chat, objects, text_field, text_of
-from vjax.serving.protocol import ChatRequest
+from vjax.serving.protocol import ChatRequest, Many, at_most
 
 # Fields that mean in a chat what they mean here; the chat request checks them.
 SHARED = (
@@ -26,22 +26,22 @@ class ResponsesRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    input: str | list[dict[str, Any]]
+    input: str | Many[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, gt=0)
     previous_response_id: str | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     truncation: str | None = None
     top_logprobs: int | None = None
-    include: list[str] | None = None
-    metadata: dict[str, str] | None = None
+    include: Many[str] | None = None
+    metadata: Annotated[dict[str, str] | None, at_most(64)] = None
     prompt: dict[str, Any] | None = None
     conversation: Any = None
 

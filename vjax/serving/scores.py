@@ -11,10 +11,10 @@ from fastapi.responses import Response
 
 from vjax.errors import RequestError
 from vjax.frontend.scores import Scoring, render_pair
-from vjax.serving.chat import RESERVED
 from vjax.serving.dependencies import classifies, get_service, read_json, scores
 from vjax.serving.pooled import head, inputs_of, prepare, run, run_inputs, usage
 from vjax.serving.pooling_protocol import ClassifyRequest, PairFields, RerankRequest, ScoreRequest, check_count
+from vjax.serving.rendering import RESERVED
 from vjax.serving.responses import json_response
 from vjax.serving.service import Service
 

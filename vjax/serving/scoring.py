@@ -16,7 +16,7 @@ from vjax.sampling_params import MAX_LOGPROB_IDS, SamplingParams
 from vjax.serving.completions import MAX_PROMPTS
 from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.errors import ApiError
-from vjax.serving.protocol import GenerationRequest
+from vjax.serving.protocol import GenerationRequest, Many
 from vjax.serving.responses import Usage, json_response
 
 router = APIRouter(dependencies=[read_json])
@@ -28,9 +28,9 @@ class ScoringRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     model: str | None = None
-    query: str | list[int]
-    items: list[str] | list[list[int]] = Field(min_length=1, max_length=MAX_PROMPTS)
-    label_token_ids: list[int] = Field(min_length=1, max_length=MAX_LOGPROB_IDS)
+    query: str | Many[int]
+    items: Many[str] | Many[Many[int]] = Field(min_length=1, max_length=MAX_PROMPTS)
+    label_token_ids: Many[int] = Field(min_length=1, max_length=MAX_LOGPROB_IDS)
     apply_softmax: bool = True
     item_first: bool = False
     add_special_tokens: bool = True

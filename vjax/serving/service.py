@@ -17,7 +17,9 @@ from vjax.frontend.inputs import PreparedRequest, Prompt
 from vjax.outputs import RequestOutput
 from vjax.sampling_params import SamplingParams
 from vjax.serving.beams import make_beams, run_beams
+from vjax.serving.details import fingerprint
 from vjax.serving.errors import ApiError
+from vjax.serving.formats import Formats
 from vjax.serving.metrics import Metrics
 from vjax.serving.options import ServerOptions
 from vjax.serving.protocol import GenerationRequest
@@ -49,6 +51,8 @@ class Service:
         self.metrics = Metrics(self.names[0], llm.stats)
         self.defaults = SamplingParams()
         self.max_new_tokens: int | None = None  # of the model's generation_config.json
+        self.fingerprint = ""  # of an open service
+        self.formats = Formats()
         self.responses = ResponseStore(options.responses_store)
         self.ready = False
         self.load = 0  # HTTP requests being answered
@@ -60,7 +64,9 @@ class Service:
             self.defaults = self.llm.get_default_sampling_params()
             if self.llm.files is not None:
                 self.max_new_tokens = self.llm.files.generation_config.get("max_new_tokens")
+        self.formats = Formats.of(self.options, self.llm.tokenizer, self.chat_template)
         self.metrics.open(self.llm.limits)
+        self.fingerprint = fingerprint(self)
         self.ready = True
 
     @property

@@ -19,7 +19,7 @@ from vjax.serving.chat import open_chat
 from vjax.serving.completions import open_completion
 from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.logprobs import number, prompt_logprobs
-from vjax.serving.protocol import ChatRequest, CompletionRequest, GenerationRequest, StreamOptions
+from vjax.serving.protocol import ChatRequest, CompletionRequest, GenerationRequest, Many, StreamOptions
 from vjax.serving.responses import Usage, closing, json_response, stream_response, usage_wanted
 from vjax.serving.service import Service
 
@@ -29,7 +29,7 @@ router = APIRouter(dependencies=[read_json])
 class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    token_ids: list[int]
+    token_ids: Many[int]
     sampling_params: dict[str, Any] = {}
     model: str | None = None
     request_id: str | None = None

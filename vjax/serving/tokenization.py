@@ -9,9 +9,9 @@ from fastapi.exceptions import HTTPException
 from fastapi.responses import Response
 
 from vjax.frontend.inputs import check_ids, check_text
-from vjax.serving.chat import render
 from vjax.serving.dependencies import get_service, read_json
 from vjax.serving.protocol import DetokenizeRequest, TokenizeRequest
+from vjax.serving.rendering import render
 from vjax.serving.responses import json_response
 
 router = APIRouter()

@@ -23,10 +23,13 @@ class IncrementalDetokenizer:
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
+        shown_special_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """`shown_special_ids` are not skipped."""
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._options = (skip_special_tokens, spaces_between_special_tokens)
+        self._skipped = tokenizer.special_ids - shown_special_ids if skip_special_tokens else frozenset()
+        # What is skipped does not get as far as the decoder.
+        self._options = (skip_special_tokens and not shown_special_ids, spaces_between_special_tokens)
         tail = self._visible_tail(prompt_ids)
         self._by_bytes = tokenizer.pieces != "words"
         self._strip = tokenizer.strips_first_space and not tail
