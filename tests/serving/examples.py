@@ -109,3 +109,20 @@ EXAMPLES: dict[str, list[Body]] = {
 }  # fmt: skip
 # These take no body.
 BODILESS = {"/ping", "/v1/responses/{id}/cancel"}
+
+# The same of models that encode, and of one that classifies.
+ENCODING: dict[str, list[Body]] = {
+    path: [{"model": "fake", "input": ["ab", "cd"], "encoding_format": "float", "dimensions": 2,
+            "use_activation": False, "truncate_prompt_tokens": 8, "truncation_side": "left",
+            "priority": 1, "request_id": "r", "user": "me"},
+           {"messages": MESSAGES, "encoding_format": "base64", "endianness": "little"}]
+    for path in ("/v1/embeddings", "/pooling")
+} | {
+    path: [{"queries": "a", "documents": ["ab", "b"], "max_tokens_per_query": 4, "max_tokens_per_doc": 4},
+           {"text_1": ["a"], "text_2": ["b"]}]
+    for path in ("/score", "/v1/score")
+} | {
+    path: [{"query": "a", "documents": ["ab", "b"], "top_n": 1, "max_tokens_per_doc": 4}]
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+}  # fmt: skip
+CLASSIFYING: dict[str, list[Body]] = {"/classify": [{"input": ["ab", "c"], "use_activation": True}]}

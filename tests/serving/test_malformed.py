@@ -13,12 +13,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.serving.examples import BODILESS, EXAMPLES
-from tests.serving.fakes import Running, fake_llm
+from tests.serving.examples import BODILESS, CLASSIFYING, ENCODING, EXAMPLES
+from tests.serving.fakes import Running, fake_llm, running
 from vjax.serving.app import build_app
 from vjax.serving.errors import speaks_messages
 
 SPOILED = "\x01spoiled\x01"
+ALL = EXAMPLES | ENCODING | CLASSIFYING
 Path = tuple[str | int, ...]
 
 
@@ -66,6 +67,26 @@ def app() -> FastAPI:
     return build_app(fake_llm(), ready=False)
 
 
+@pytest.fixture(scope="module")
+def encodes() -> Iterator[Running]:
+    with running("--served-model-name", "fake", FAKE_ENGINE="tests.serving.pooling_fakes:Embedder") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def classifies() -> Iterator[Running]:
+    with running("--served-model-name", "fake", FAKE_ENGINE="tests.serving.pooling_fakes:Reranker") as one:
+        yield one
+
+
+@pytest.fixture
+def server(path: str, request: pytest.FixtureRequest) -> Running:
+    """One that has the route."""
+    name = "encodes" if path in ENCODING else "classifies" if path in CLASSIFYING else "full_server"
+    found: Running = request.getfixturevalue(name)
+    return found
+
+
 def post_routes(app: FastAPI) -> set[str]:
     return {path for path, ways in app.openapi()["paths"].items() if "post" in ways}
 
@@ -81,7 +102,7 @@ def fields(app: FastAPI, path: str) -> list[str]:
 
 def cases(app: FastAPI, path: str) -> Iterator[tuple[Any, Path]]:
     """Bodies with a place to spoil: those of the examples, and fields that no example has."""
-    bodies = EXAMPLES[path]
+    bodies = ALL[path]
     seen: set[tuple[str, Path]] = set()
     for body in bodies:
         for at in paths(body):
@@ -118,13 +139,13 @@ def check(path: str, response: httpx.Response) -> None:
 
 def test_every_route_has_an_example(app: FastAPI) -> None:
     """A new route brings a body that it takes (tests/serving/examples.py)."""
-    assert post_routes(app) == {*EXAMPLES, *BODILESS}
+    assert post_routes(app) == {*ALL, *BODILESS}
 
 
-@pytest.mark.parametrize("path", EXAMPLES)
-def test_examples_are_good(full_server: Running, path: str) -> None:
-    for body in EXAMPLES[path]:
-        response = full_server.http.post(path, json=body)
+@pytest.mark.parametrize("path", ALL)
+def test_examples_are_good(server: Running, path: str) -> None:
+    for body in ALL[path]:
+        response = server.http.post(path, json=body)
         assert response.status_code == 200, response.text
 
 
@@ -147,12 +168,12 @@ def sweep(server: Running, app: FastAPI, path: str, stride: int) -> None:
     assert server.http.get("/health").status_code == 200
 
 
-@pytest.mark.parametrize("path", EXAMPLES)
-def test_bad_values_anywhere(full_server: Running, app: FastAPI, path: str) -> None:
-    sweep(full_server, app, path, stride=25)
+@pytest.mark.parametrize("path", ALL)
+def test_bad_values_anywhere(server: Running, app: FastAPI, path: str) -> None:
+    sweep(server, app, path, stride=25)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES)
-def test_all_bad_values_anywhere(full_server: Running, app: FastAPI, path: str) -> None:
-    sweep(full_server, app, path, stride=1)
+@pytest.mark.parametrize("path", ALL)
+def test_all_bad_values_anywhere(server: Running, app: FastAPI, path: str) -> None:
+    sweep(server, app, path, stride=1)

@@ -123,7 +123,7 @@ def test_bad_values(embedder: Running, path: str, body: dict[str, Any], param: s
 def test_half_a_surrogate_pair(embedder: Running) -> None:
     headers = {"Content-Type": "application/json"}
     answer = embedder.http.post("/v1/embeddings", content=b'{"input": "a\\ud800"}', headers=headers)
-    check(answer, 400, "BadRequestError", "input")
+    check(answer, 400, "Bad Request", "body.input")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vjax.errors import RequestError
 from vjax.pooling_params import PoolingParams
+from vjax.serving.protocol import Many
 
 MAX_INPUTS = 4096  # texts in a request
 OLD = ("normalize", "activation", "softmax")  # what use_activation was called
@@ -47,8 +48,8 @@ class PoolingFields(BaseModel):
 class InputRequest(PoolingFields):
     """Texts, or conversations that the chat template makes texts of."""
 
-    input: str | list[str] | list[int] | list[list[int]] | None = None
-    messages: list[Message] | list[list[Message]] | None = None
+    input: str | Many[str] | Many[int] | Many[Many[int]] | None = None
+    messages: Many[Message] | Many[Many[Message]] | None = None
     add_special_tokens: bool | None = None  # to texts, unless it says otherwise; templates write their own
     add_generation_prompt: bool = False
     continue_final_message: bool = False
@@ -108,13 +109,13 @@ class PairFields(PoolingFields):
 class ScoreRequest(PairFields):
     """One text with each of a list, or two lists in step; under any of four pairs of names."""
 
-    data_1: str | list[str] | None = None
-    data_2: str | list[str] | None = None
-    text_1: str | list[str] | None = None
-    text_2: str | list[str] | None = None
-    queries: str | list[str] | None = None
-    documents: str | list[str] | None = None
-    items: str | list[str] | None = None
+    data_1: str | Many[str] | None = None
+    data_2: str | Many[str] | None = None
+    text_1: str | Many[str] | None = None
+    text_2: str | Many[str] | None = None
+    queries: str | Many[str] | None = None
+    documents: str | Many[str] | None = None
+    items: str | Many[str] | None = None
 
     def texts(self) -> tuple[list[str], list[str], tuple[str, str]]:
         """Both sides, and what they are called. Raises `RequestError`."""
@@ -128,7 +129,7 @@ class ScoreRequest(PairFields):
 
 class RerankRequest(PairFields):
     query: str
-    documents: list[str]
+    documents: Many[str]
     top_n: int = Field(default=0, ge=0)  # 0: all
 
 

