@@ -113,3 +113,20 @@ def test_workloads(tmp_path: Path) -> None:
     path.write_text('{"a": 1}')
     with pytest.raises(ModelError, match="--dataset-path"):
         workload.make(parse("--dataset-name", "sharegpt", "--dataset-path", str(path)), 9, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dataset-name", "sharegpt"], "needs a file of conversations: --dataset-path FILE"),
+        (["--base-url", "http://[::1"], "--base-url: http://[::1 is no URL"),
+        (["--vocab-size", "0"], "--vocab-size must be positive"),
+        (["--request-rate", "nan"], "--request-rate"),
+        (["--timeout", "-1"], "--timeout must be positive"),
+        (["--json", "/no/such/folder/report.json"], "--json: /no/such/folder is not a folder"),
+    ],
+)
+def test_flags_that_make_no_sense(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before anything is sent."""
+    assert cli.main(["bench", "serve", *words]) == 1
+    assert message in capsys.readouterr().err

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vjax.benchmarks import workload
+from vjax.cli_args import parse_json
 from vjax.errors import ModelError, VjaxError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-ignore-eos", dest="ignore_eos", action="store_false",
                         help="answers may end before their length")  # fmt: skip
     parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="(0)")
-    parser.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON", help="more fields of each request")
+    parser.add_argument("--extra-body", type=parse_json, default={}, metavar="JSON", help="more fields of each request")
     parser.add_argument("--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="NAMES",
                         help="which to print (ttft,tpot,itl,e2el)")  # fmt: skip
     parser.add_argument("--metric-percentiles", default="50,90,99", metavar="P", help="(50,90,99)")
@@ -64,10 +65,17 @@ def run(args: argparse.Namespace) -> int:
     shown = args.percentile_metrics.split(",")
     if unknown := [name for name in shown if name not in METRICS]:
         raise ModelError(f"--percentile-metrics: {unknown[0]!r} is not one of {', '.join(METRICS)}.")
-    if args.request_rate <= 0 or args.burstiness <= 0:
+    workload.check(args)
+    if args.vocab_size < 1:
+        raise ModelError(f"--vocab-size must be positive, got {args.vocab_size}.")
+    if not args.request_rate > 0 or not args.burstiness > 0:
         raise ModelError("--request-rate and --burstiness must be positive.")
     if args.max_concurrency is not None and args.max_concurrency < 1:
         raise ModelError("--max-concurrency must be positive.")
+    if not args.timeout > 0:
+        raise ModelError(f"--timeout must be positive, got {args.timeout}.")
+    if args.json and not args.json.parent.is_dir():
+        raise ModelError(f"--json: {args.json.parent} is not a folder.")
     timings, seconds, model = asyncio.run(_load(args))
     found = summary.report(timings, seconds, percentiles, goals)
     print("\n".join(summary.lines(found, shown)), flush=True)
@@ -82,6 +90,10 @@ async def _load(args: argparse.Namespace) -> tuple[list[Timing], float, str]:
 
     from vjax.benchmarks.client import CHAT, body_of, stream
 
+    try:
+        httpx.URL(args.base_url)
+    except httpx.InvalidURL as error:
+        raise ModelError(f"--base-url: {args.base_url} is no URL ({error}).") from None
     endpoint = args.endpoint or ENDPOINTS[args.backend]
     key = args.api_key or os.environ.get("VJAX_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -137,13 +149,13 @@ async def _model(http: httpx.AsyncClient, name: str | None) -> tuple[str, int | 
     try:
         response = await http.get("/v1/models")
         response.raise_for_status()
-        cards = response.json()["data"]
-    except (httpx.HTTPError, ValueError, KeyError) as error:
+        cards: dict[str, int | None] = {card["id"]: card.get("max_model_len") for card in response.json()["data"]}
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VjaxError(f"--base-url: {http.base_url} does not answer /v1/models ({error}).") from None
-    card = next((card for card in cards if name in (None, card["id"])), None)
-    if card is None:
-        raise ModelError(f"--model: {name!r} is not served; there are {', '.join(card['id'] for card in cards)}.")
-    return card["id"], card.get("max_model_len")
+    name = next(iter(cards), "") if name is None else name
+    if name not in cards:
+        raise ModelError(f"--model: {name!r} is not served; there are {', '.join(cards)}.")
+    return name, cards[name]
 
 
 def _saved(args: argparse.Namespace, model: str, found: dict[str, Any], timings: list[Timing]) -> dict[str, Any]:

@@ -49,15 +49,22 @@ def add_arguments(parser: argparse.ArgumentParser, *, file: bool) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts and arrivals (0)")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Raises `ModelError` naming the flag."""
+    if args.num_prompts < 1 or args.input_len < 1 or args.output_len < 1:
+        raise ModelError("--num-prompts, --input-len and --output-len must be positive.")
+    if not 0 <= args.random_range_ratio < 1:
+        raise ModelError(f"--random-range-ratio must be in [0, 1), got {args.random_range_ratio}.")
+    if args.dataset_name == "sharegpt" and args.dataset_path is None:
+        raise ModelError("--dataset-name sharegpt needs a file of conversations: --dataset-path FILE.")
+
+
 def make(args: argparse.Namespace, vocab: int, longest: int | None, *, text: bool = False) -> list[Ask]:
     """`vocab`: ids that exist; `longest`: prompt and output together; `text`: words instead of ids, about one a token.
 
     Raises `ModelError` naming the flag.
     """
-    if args.num_prompts < 1 or args.input_len < 1 or args.output_len < 1:
-        raise ModelError("--num-prompts, --input-len and --output-len must be positive.")
-    if not 0 <= args.random_range_ratio < 1:
-        raise ModelError(f"--random-range-ratio must be in [0, 1), got {args.random_range_ratio}.")
+    check(args)
     draw = random.Random(args.seed)
     if args.dataset_name == "sharegpt":
         return _conversations(args, draw)
