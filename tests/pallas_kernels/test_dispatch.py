@@ -63,4 +63,4 @@ def test_latents_have_a_kernel_of_their_own() -> None:
     dispatch.choose()
     jax.eval_shape(lambda q, k, *more: paged_attention(q, k, None, *more, decode=True, value_dim=16, scale=1.0),
                    q, pool, *numbers)  # fmt: skip
-    assert dispatch.chosen() == {"latent_attention": "reference"}
+    assert dispatch.chosen()["latent_attention"] == "reference"

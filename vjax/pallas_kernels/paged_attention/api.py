@@ -13,6 +13,7 @@ from vjax.pallas_kernels.paged_attention.preparation import Preparation
 
 MAX_DIM = 256  # wider heads do not fit the kernels' registers
 MAX_LATENT = 576  # DeepSeek's
+KEYS_ALONE = "the cache holds keys alone"
 MAX_GROUP = 128  # queries of one key/value head: a decode tile holds them all
 
 
@@ -53,7 +54,8 @@ def _over_latents(
     q: jax.Array, pool: jax.Array, page_table: jax.Array, kv_len: jax.Array, query_start: jax.Array,
     positions: jax.Array, *, decode: bool, first_page: int, value_dim: int | None, **options: Any,
 ) -> jax.Array:  # fmt: skip
-    """`paged_attention` where keys hold the values, too."""
+    """`paged_attention` where keys hold the values, too. Kernels that need both refuse, if they were asked for."""
+    dispatch.pick("paged_attention", KEYS_ALONE, KEYS_ALONE)
     if dispatch.pick("latent_attention", _latent_obstacle(q.shape[3], options["scale"])) == "triton":
         from vjax.pallas_kernels.paged_attention import triton_latent
 
