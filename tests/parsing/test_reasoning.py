@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vjax.parsing.output import NamedCall, OutputParser, answer_parser, joined
-from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart
+from vjax.parsing.output import NamedCall, OutputParser, answer_parser
+from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart, joined
 from vjax.parsing.reasoning import NAMES, OWN, ReasoningParser, continued, detect, marks_of, opening
 from vjax.parsing.reasoning_table import MARKS
 

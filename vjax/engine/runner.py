@@ -76,8 +76,8 @@ class Runner:
         self._set_pages: Any = None
         self._set_history: Any = None
         self._copy_state: Any = None
-        # XLA updates a CUDA graph, at some microseconds a kernel, whenever one of its buffers is elsewhere than in the
-        # last step. A result that is still held when the next step starts would be; a copy lets go of it at once.
+        # XLA records a CUDA graph anew, at a microsecond or two a kernel, whenever one of its buffers is elsewhere than
+        # in the last step. A result that is still held when the next step starts would be, so that it is copied.
         self._take_out: Any = None if mesh.devices.flat[0].platform == "cpu" else jax.jit(steps.copied)
 
     def dispatch(self, plan: Plan) -> Pending:

@@ -69,18 +69,3 @@ class NamedCall:
 
     def finish(self) -> list[Piece]:
         return []
-
-
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """The pieces with neighbours of one kind in one."""
-    found: list[Piece] = []
-    for piece in pieces:
-        last = found[-1] if found else None
-        if isinstance(piece, ToolArguments) and isinstance(last, ToolArguments) and last.index == piece.index:
-            found[-1] = ToolArguments(piece.index, last.text + piece.text)
-        elif not isinstance(piece, ToolStart | ToolArguments) and type(last) is type(piece):
-            assert not isinstance(last, ToolStart | ToolArguments | None)
-            found[-1] = type(piece)(last.text + piece.text)
-        else:
-            found.append(piece)
-    return found

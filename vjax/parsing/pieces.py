@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol, TypeAlias
 
 
@@ -49,3 +51,20 @@ class Parser(Protocol):
     def finish(self) -> list[Piece]:
         """What was held when the text ended. Text that began as a call and is none comes as content."""
         ...
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces with neighbours of one kind in one, in time linear in their text."""
+    found: list[Piece] = []
+    for _, run in groupby(pieces, _kind):
+        first, *more = run
+        if more and not isinstance(first, ToolStart):
+            text = "".join([first.text, *(one.text for one in more if not isinstance(one, ToolStart))])
+            first = ToolArguments(first.index, text) if isinstance(first, ToolArguments) else type(first)(text)
+        found.append(first)
+    return found
+
+
+def _kind(piece: Piece) -> tuple[type[Piece], int]:
+    """Equal for pieces that can be one: text of a kind, arguments of one call, no two starts."""
+    return type(piece), piece.index if isinstance(piece, ToolStart | ToolArguments) else 0

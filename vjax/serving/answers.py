@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from vjax.outputs import CompletionOutput
-from vjax.parsing.output import joined
-from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart
+from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart, joined
 from vjax.serving.formats import AnswerPlan
 
 Delta = dict[str, Any]

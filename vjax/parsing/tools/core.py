@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart
+from vjax.parsing.pieces import Content, Piece, Reasoning, ToolArguments, ToolStart, joined
 from vjax.parsing.tools.cursor import Cursor, Malformed, Step
 from vjax.parsing.tools.typed import Schema
 
@@ -128,25 +128,9 @@ class Calls:
     def told(self) -> list[Piece]:
         """The pieces since the last time, neighbours of a kind in one."""
         self._flush()
-        pieces: list[Piece] = []
-        run: list[str] = []
-        for piece in self._pieces:
-            if isinstance(piece, Content | Reasoning) and pieces and type(pieces[-1]) is type(piece):
-                run.append(piece.text)
-                continue
-            _join(pieces, run)
-            pieces.append(piece)
-        _join(pieces, run)
+        pieces = joined(self._pieces)
         self._pieces.clear()
         return pieces
-
-
-def _join(pieces: list[Piece], run: list[str]) -> None:
-    if run:
-        last = pieces[-1]
-        assert isinstance(last, Content | Reasoning)
-        pieces[-1] = type(last)(last.text + "".join(run))
-        run.clear()
 
 
 class ToolParser:
