@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from tests.engine.test_engine import CASE, OPTIONS
 from tests.frontend.fakes import byte_tokenizer
 from tests.goldens import checkpoint, load_case
 from vjax.config import EngineConfig
-from vjax.engine.messages import EngineOutput, Vocabulary
+from vjax.engine.grammar import Grammar
+from vjax.engine.messages import EngineOutput, EngineRequest, Vocabulary
 from vjax.engine.scheduler import Scheduler
 from vjax.errors import RequestError
 from vjax.sampling_params import SamplingParams
@@ -194,8 +197,6 @@ class Slow:
 
 
 def test_a_request_keeps_its_place_while_its_grammar_is_compiled() -> None:
-    from vjax.engine.messages import EngineRequest
-
     scheduler = Scheduler(num_pages=9, page_size=4, num_slots=1, max_num_batched_tokens=8, max_model_len=16)
     slow = Slow()
     message = lambda name: EngineRequest(name, [1, 2, 3], SamplingParams(max_tokens=1))
@@ -211,6 +212,17 @@ def test_a_request_keeps_its_place_while_its_grammar_is_compiled() -> None:
     plan = scheduler.plan()
     assert plan is not None
     assert [row.request.request_id for row in plan.rows] == ["slow"]
+
+
+def test_a_graph_that_a_step_compiled_itself_is_not_waited_for() -> None:
+    """Such a step takes it out of the queue, which cancels the future that a request with a grammar waits for."""
+    compiled: Future[Any] = Future()
+    compiled.set_result(SimpleNamespace(deep_copy=lambda: "matcher"))
+    taken: Future[Any] = Future()
+    taken.cancel()
+    grammar = Grammar(compiled, [taken])
+    assert grammar.start()
+    assert grammar.matcher == "matcher"
 
 
 def test_without_a_vocabulary(prompt: list[int], driver: Driver) -> None:

@@ -175,7 +175,8 @@ class Grammar:
             if self.awaited:
                 return False
             for one in self._others:
-                one.result()
+                if not one.cancelled():  # by somebody who needed it at once, and compiled it himself
+                    one.result()
             self.matcher = self._compiled.result().deep_copy()
         return True
 
