@@ -34,11 +34,18 @@ def interpret(
     """Stands in for `triton_call.call`. Outputs start as NaN, so that what a kernel leaves out is seen."""
     if ON_GPU:
         return triton_call.call(kernel, grid, args, outs, warps, stages, in_place=in_place, **constants)
-    changed = [torch.from_numpy(np.array(a)) for a in in_place]
-    inputs = [a if isinstance(a, int) else torch.from_numpy(np.array(a)) for a in args]
+    changed = [_tensor(a) for a in in_place]
+    inputs = [a if isinstance(a, int) else _tensor(a) for a in args]
     results = [_poisoned(shape, getattr(torch, jnp.dtype(dtype).name)) for shape, dtype in outs]
     kernel[grid](*changed, *inputs, *results, **constants)
     return [jnp.asarray(r.numpy()) for r in (*changed, *results)]
+
+
+def _tensor(array: jax.Array) -> Any:
+    """A copy. Types that NumPy lacks travel as bytes."""
+    if array.dtype.kind != "V" and "float8" not in array.dtype.name:
+        return torch.from_numpy(np.array(array))
+    return torch.from_numpy(np.array(array).view(np.uint8)).view(getattr(torch, array.dtype.name))
 
 
 def _poisoned(shape: tuple[int, ...], dtype: Any) -> Any:

@@ -28,6 +28,7 @@ KNOWN = {
     "latent_attention": ("reference", "triton"),
     "routing": ("reference", "triton"),
     "grouped_matmul": ("reference", "triton"),
+    "scaled_matmul": ("reference", "triton"),
 }
 REFERENCE = dict.fromkeys(KNOWN, "reference")
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
