@@ -18,6 +18,9 @@ from vjax.pallas_kernels.add_rms_norm import add_rms_norm
 from vjax.layers.moe import moe
 from vjax.layers.routing import Routing
 from vjax.pallas_kernels.paged_attention import Preparation, append_and_attend, paged_attention
+from vjax.pallas_kernels import scaled_matmul
+from vjax.pallas_kernels.grouped_matmul import group_rows
+from vjax.pallas_kernels.scaled_matmul.api import Flat
 from vjax.quant import Dense
 
 def array(*shape, dtype=jnp.int32):
@@ -75,6 +78,28 @@ def mixture(router, gate_up, down, x):
 for tokens in (1, 64, 4096):
     weights = bf16(128, 2048), bf16(128, 2, 768, 2048), bf16(128, 2048, 768)
     assert launches(mixture, *weights, bf16(tokens, 2048)) == 4
+
+u8 = lambda *shape: array(*shape, dtype=jnp.uint8)
+e4m3 = lambda *shape: array(*shape, dtype=jnp.float8_e4m3fn)
+for code, data, scale in (
+    ("int8", array(512, 256, dtype=jnp.int8), array(512, 1, dtype=jnp.float32)), ("fp8", e4m3(512, 256), bf16(4, 2)),
+    ("int4", u8(512, 128), bf16(512, 2)), ("fp4", u8(512, 128), u8(512, 8)), ("fp4", u8(512, 128), e4m3(512, 16)),
+):
+    for rows in (1, 3, 64, 200):
+        def multiply(x, data, scale):
+            w = Flat(data, scale, None, None, code)
+            assert scaled_matmul.runs(x, w)
+            return scaled_matmul.matmul(x, w)
+
+        assert launches(multiply, bf16(rows, 256), data, scale) == 1
+
+def narrow_mixture(ids, x, data, scale):
+    w, groups = Flat(data, scale, None, None, "fp4"), group_rows(ids, 16)
+    assert scaled_matmul.grouped_runs(x, w, groups)
+    return scaled_matmul.grouped_swiglu(x, w, groups)
+
+for tokens in (1, 1024):
+    assert launches(narrow_mixture, array(tokens, 4), bf16(tokens, 256), u8(16, 2, 128, 128), u8(16, 2, 128, 8)) == 2
 """
 
 

@@ -101,9 +101,11 @@ def test_scales_that_do_not_fit_are_refused(scale: tuple[int, int]) -> None:
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.pallas_kernels.interpreter import interpret
-    from vjax.pallas_kernels.scaled_matmul import triton_row
+    from vjax.pallas_kernels.grouped_matmul import triton_groups
+    from vjax.pallas_kernels.scaled_matmul import triton_row, triton_tile
 
-    monkeypatch.setattr(triton_row, "call", interpret)
+    for module in (triton_row, triton_tile, triton_groups):
+        monkeypatch.setattr(module, "call", interpret)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -130,6 +132,42 @@ def test_one_gated_row(kind: Format) -> None:
     w, x = packed(kind, (2, 9), 256), inputs(1, 256)
     both = reference.matmul(x, w)
     np.testing.assert_allclose(scaled_matmul.swiglu(x, w), jax.nn.silu(both[:, 0]) * both[:, 1], atol=2e-4)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("kind", [*FORMATS, Format("int4", 48), Format("uint4", 16, zero=True)])
+@pytest.mark.parametrize(("rows", "tile"), [(3, (16, 64, 4, 1)), (70, (64, 128, 4, 1, 2))])
+def test_rows(kind: Format, rows: int, tile: tuple[int, ...]) -> None:
+    from vjax.pallas_kernels.scaled_matmul import triton_tile
+
+    w, x = packed(kind, (70,), 384), inputs(rows, 384)
+    got = triton_tile.matmul(x, w, triton_tile.Tile(*tile))
+    np.testing.assert_allclose(got, reference.matmul(x, w), atol=1e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_tails() -> None:
+    """Channels that no tile divides, and rows past a block's."""
+    w, x = packed(Format("int4", 16, zero=True), (2, 5), 176), inputs(17, 176)
+    np.testing.assert_allclose(scaled_matmul.matmul(x, w), reference.matmul(x, w), atol=1e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("kind", [FORMATS[0], FORMATS[3], FORMATS[8], FORMATS[11]])
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_mixtures(kind: Format, tokens: int) -> None:
+    from vjax.pallas_kernels.grouped_matmul import Groups, triton_groups
+
+    ids = np.random.default_rng(tokens).integers(0, 4, (tokens, 2))  # nobody goes to the fifth
+    placed = triton_groups.group_rows(jnp.asarray(ids, jnp.int32), 5, 16, ids.size // 16 + min(5, ids.size))
+    groups, x = Groups(*placed, 16, True), inputs(tokens, 256)
+    gate_up, down = packed(kind, (5, 2, 128), 256), packed(kind, (5, 128 if kind.block else 40), 128)
+    both = jnp.einsum("ti,tkaoi->tkao", x, reference.decode(gate_up)[ids])
+    want = (jax.nn.silu(both[:, :, 0]) * both[:, :, 1]).reshape(-1, 128)
+    active = scaled_matmul.grouped_swiglu(x, gate_up, groups)
+    np.testing.assert_allclose(active[groups.place], want, atol=1e-5)
+    out = scaled_matmul.grouped_matmul(active, down, groups)[groups.place]
+    np.testing.assert_allclose(out, jnp.einsum("ni,noi->no", want, reference.decode(down)[ids.reshape(-1)]), atol=1e-5)
 
 
 @pytest.mark.parametrize(("shape", "dtype", "step", "taken"), [

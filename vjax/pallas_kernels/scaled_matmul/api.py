@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from vjax.pallas_kernels import dispatch
+from vjax.pallas_kernels.grouped_matmul import Groups
 from vjax.pallas_kernels.scaled_matmul import reference
 from vjax.pallas_kernels.scaled_matmul.reference import Codes
 
 DTYPES = (jnp.bfloat16, jnp.float16)
 CHANNELS = 16  # a row of the weight, and a group of its channels, has a multiple of them
-MAX_ROWS = 1
+MAX_ROWS = 256  # with more, decoding the whole weight once costs less than decoding it for every block of rows
 
 
 class Flat(NamedTuple):
@@ -27,11 +29,11 @@ class Flat(NamedTuple):
 
 
 def runs(x: jax.Array, w: Codes) -> bool:
-    """Whether kernels multiply `x` by `w`: up to `MAX_ROWS` rows `x[T, in]` of a 16-bit type, in a step.
+    """Whether kernels multiply rows `x[T, in]`, of a 16-bit type and in a step, by `w`.
 
     Outside of steps products must be differentiable and batchable; in float32 XLA's are exact.
     """
-    if x.ndim != 2 or not 1 <= x.shape[0] <= MAX_ROWS or x.dtype not in DTYPES or not dispatch.in_step():
+    if x.ndim != 2 or x.shape[0] < 1 or x.dtype not in DTYPES or not dispatch.in_step():
         return False
     return dispatch.pick("scaled_matmul", _obstacle(w, x.shape[-1])) == "triton"
 
@@ -39,16 +41,52 @@ def runs(x: jax.Array, w: Codes) -> bool:
 def matmul(x: jax.Array, w: Codes) -> jax.Array:
     """`x[T, in]` times the decoded `w[*out, in]` -> `[T, *out]` in `x`'s dtype, accumulated in float32."""
     # Imported here: Triton is not on every machine, and slow to import.
-    from vjax.pallas_kernels.scaled_matmul import triton_row
+    from vjax.pallas_kernels.scaled_matmul import triton_row, triton_tile
 
-    return triton_row.matmul(x, _flat(w, 1)).reshape(x.shape[0], *w.data.shape[:-1])
+    if x.shape[0] > MAX_ROWS:
+        return _decoded(x, w)
+    multiply = triton_row.matmul if x.shape[0] == 1 else triton_tile.matmul
+    return multiply(x, _flat(w, 1)).reshape(x.shape[0], *w.data.shape[:-1])
 
 
 def swiglu(x: jax.Array, w: Codes) -> jax.Array:
     """`silu(x[T, in] @ w[0].T) * (x @ w[1].T) -> [T, F]` for `w[2, F, in]` (Shazeer, 2020), as `matmul` computes it."""
     from vjax.pallas_kernels.scaled_matmul import triton_row
 
-    return triton_row.swiglu(x, w)
+    if x.shape[0] == 1:
+        return triton_row.swiglu(x, w)
+    both = matmul(x, w)
+    return jax.nn.silu(both[:, 0]) * both[:, 1]
+
+
+def grouped_runs(x: jax.Array, w: Codes, groups: Groups) -> bool:
+    """Whether kernels multiply rows that `groups` lays out by `w[groups, *out, in]`."""
+    if not groups.kernel or x.dtype not in DTYPES:
+        return False
+    return dispatch.pick("scaled_matmul", _obstacle(w, x.shape[-1])) == "triton"
+
+
+def grouped_matmul(x: jax.Array, w: Codes, groups: Groups, *, lay_out: bool = False) -> jax.Array:
+    """`x[rows, in]`, as `groups` lays rows out, or to be laid out from `x[T, in]`, times each block's decoded
+    `w[group, *out, in]` -> `[rows, *out]` in `x`'s dtype."""
+    from vjax.pallas_kernels.scaled_matmul import triton_tile
+
+    out = triton_tile.grouped_matmul(x, _flat(w, 2), groups, lay_out)
+    return out.reshape(groups.rows, *w.data.shape[1:-1])
+
+
+def grouped_swiglu(x: jax.Array, w: Codes, groups: Groups) -> jax.Array:
+    """`silu(x @ w[group, 0].T) * (x @ w[group, 1].T) -> [rows, F]` (Shazeer, 2020) for `x[T, in]`, laid out by
+    `groups`, and `w[groups, 2, F, in]`."""
+    from vjax.pallas_kernels.scaled_matmul import triton_tile
+
+    return triton_tile.grouped_swiglu(x, w, groups)
+
+
+def _decoded(x: jax.Array, w: Codes) -> jax.Array:
+    """With the weight decoded into memory. The barrier keeps XLA from decoding it anew for every block of rows."""
+    values = lax.optimization_barrier(reference.decode(w).astype(x.dtype))
+    return jnp.einsum("ti,...i->t...", x, values)
 
 
 def _flat(w: Codes, leading: int) -> Flat:
