@@ -32,13 +32,21 @@ class LlamaCpp:
         params.verbosity = -1
         self.server = xllamacpp.Server(params)
 
-    def timings(self, prompt: list[int], new: int) -> dict[str, float]:
-        request = dict(prompt=prompt, n_predict=new, temperature=0.0, ignore_eos=True, cache_prompt=False, stream=False)
+    def complete(self, prompt: list[int], new: int, **options: Any) -> dict[str, Any]:
+        request = dict(prompt=prompt, n_predict=new, temperature=0.0, ignore_eos=True, stream=False, **options)
         found: list[Any] = []
         result = self.server.handle_completions(request, found.append)
         result = found[-1] if found else result
-        result = json.loads(result) if isinstance(result, str | bytes) else result
-        return result["timings"]
+        return json.loads(result) if isinstance(result, str | bytes) else result
+
+    def timings(self, prompt: list[int], new: int) -> dict[str, float]:
+        return self.complete(prompt, new, cache_prompt=False)["timings"]
+
+    def likeliest(self, prompt: list[int], count: int) -> dict[int, float]:
+        """Log-probabilities of the likeliest next tokens, read token by token if the prompt before was a prefix."""
+        answer = self.complete(prompt, 1, cache_prompt=True, n_probs=count)
+        [position] = answer["choices"][0]["logprobs"]["content"]
+        return {choice["id"]: choice["logprob"] for choice in position["top_logprobs"]}
 
     def decode(self, prompt: list[int]) -> float:
         return self.timings(prompt, NEW)["predicted_per_second"]

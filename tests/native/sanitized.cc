@@ -19,20 +19,27 @@ void expect(bool right, const char* what) {
 }
 
 template <class Kind>
-void products(int64_t tokens, int64_t out, int64_t blocks) {
+void products(int64_t tokens, int64_t out, int64_t blocks, bool rounded) {
   const int64_t in = blocks * Kind::width;
   auto w = exact<uint8_t>(out * blocks * Kind::bytes);
-  for (int64_t i = 0; i < out * blocks * Kind::bytes; ++i) w[i] = (i * 2654435761u >> 13) & 0x3b;  // scales stay below 1
+  for (int64_t i = 0; i < out * blocks * Kind::bytes; ++i) w[i] = (i * 2654435761u >> 13) & 0x3b;  // scales stay small
   auto x = exact<float>(tokens * in), y = exact<float>(tokens * out), dense = exact<float>(out * in);
   for (int64_t i = 0; i < tokens * in; ++i) x[i] = static_cast<float>(i % 7) - 3;
-  matmul_rows<Kind>(x.get(), tokens, in, w.get(), y.get(), out, 0, out);
+  auto units = exact<Rounded>(tokens * in / kUnit);
+  round_units<Kind>(x.get(), units.get(), tokens * in / kUnit);
+  if (rounded)
+    rounded_rows<Kind>(units.get(), tokens, in, w.get(), y.get(), out, 0, out);
+  else
+    matmul_rows<Kind>(x.get(), tokens, in, w.get(), y.get(), out, 0, out);
   parallel(3, out, int64_t{1} << 30,
            [&](int64_t first, int64_t last) { dequantize_rows<Kind>(w.get(), dense.get(), in, first, last); });
   for (int64_t m = 0; m < tokens; ++m)
     for (int64_t r = 0; r < out; ++r) {
       double sum = 0, size = 1e-6;
       for (int64_t i = 0; i < in; ++i) {
-        const double term = double(x[m * in + i]) * dense[r * in + i];
+        const Rounded& unit = units[(m * in + i) / kUnit];
+        const double factor = rounded ? double(unit.q[i % kUnit]) * unit.scale : x[m * in + i];
+        const double term = factor * dense[r * in + i];
         sum += term;
         size += std::fabs(term);
       }
@@ -42,9 +49,10 @@ void products(int64_t tokens, int64_t out, int64_t blocks) {
 
 template <class Kind>
 void kind() {
-  for (int64_t tokens : {1, 2, 3, 7, 8, 9, 17})
-    for (int64_t out : {1, 3, 4, 50})
-      for (int64_t blocks : {1, 3}) products<Kind>(tokens, out, blocks);
+  for (int64_t tokens : {1, 3, 4, 9})
+    for (int64_t out : {1, 3, 4, 13})
+      for (int64_t blocks : {1, 3})
+        for (bool rounded : {false, true}) products<Kind>(tokens, out, blocks, rounded);
 }
 
 void attention(int64_t dim, int64_t keys, int64_t window, bool sinks) {
@@ -74,9 +82,17 @@ int main() {
   kind<Q5_0>();
   kind<Q5_1>();
   kind<Q8_0>();
+  kind<Q2_K>();
+  kind<Q3_K>();
   kind<Q4_K>();
   kind<Q5_K>();
   kind<Q6_K>();
+  kind<IQ2_XXS>();
+  kind<IQ3_XXS>();
+  kind<IQ4_NL>();
+  kind<IQ4_XS>();
+  kind<MXFP4>();
+  kind<NVFP4>();
   for (int64_t dim : {16, 64, 80})
     for (int64_t keys : {1, 15, 16, 100})
       for (int64_t window : {0, 1, 40})

@@ -10,7 +10,7 @@ import numpy as np
 
 from vjax.loading.reader import TensorInfo
 from vjax.models.spec import Param, Shape
-from vjax.quant.ggml_blocks import KINDS
+from vjax.quant.ggml_kinds import KINDS
 
 
 class BlockReader(Protocol):

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cc"))
-TARGETS = ("vjax_ggml_matmul", "vjax_ggml_dequantize", "vjax_paged_decode")
+TARGETS = ("vjax_ggml_matmul", "vjax_ggml_matmul_rounded", "vjax_ggml_dequantize", "vjax_paged_decode")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread")
 TIMEOUT = 300  # seconds for one compiler run
 _lock = threading.Lock()

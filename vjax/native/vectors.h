@@ -20,6 +20,12 @@ typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 
+// Of fixed width: 32 small integers, and the sums of each four of them.
+typedef uint8_t Bytes __attribute__((vector_size(32)));
+typedef uint8_t HalfBytes __attribute__((vector_size(16)));
+typedef int32_t Sums __attribute__((vector_size(32)));
+typedef float FloatSums __attribute__((vector_size(32)));
+
 template <class T>
 inline T load(const void* p) {
   T value;
@@ -36,11 +42,24 @@ inline V iota(T first) {
   return v;
 }
 
+inline Bytes join(HalfBytes low, HalfBytes high) {
+#if defined(__AVX2__)
+  return (Bytes)_mm256_set_m128i((__m128i)high, (__m128i)low);
+#else
+  Bytes v;
+  std::memcpy(&v, &low, sizeof low);
+  std::memcpy(reinterpret_cast<char*>(&v) + sizeof low, &high, sizeof high);
+  return v;
+#endif
+}
+
+inline float sum8(FloatSums v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
 #else
-  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+  return sum8((FloatSums)v);
 #endif
 }
 

@@ -29,6 +29,7 @@ KNOWN = {
     "routing": ("reference", "triton"),
     "grouped_matmul": ("reference", "triton"),
     "scaled_matmul": ("reference", "triton"),
+    "ggml_matmul": ("reference", "native"),
 }
 REFERENCE = dict.fromkeys(KNOWN, "reference")
 JAX_TRITON = (0, 4, 1)  # older ones cannot be captured into a CUDA graph
