@@ -83,6 +83,10 @@ inline FloatSums spread(const float* value) {
   return FloatSums{a, a, a, a, b, b, b, b};
 }
 
+// Bytes of weights that are asked for before they are needed: the processor's own prefetching loses its way in several
+// rows at once. With it two cores read Q4_1 from memory 1.6 times as fast; half and twice as much were no better.
+constexpr int kAhead = 4096;
+
 // R rows of weights times M rows of x.
 template <class Kind, int R, int M>
 inline void rounded_tile(const Rounded* x, int64_t units, const uint8_t* w, int64_t row_bytes, float* y, int64_t out) {
@@ -92,7 +96,9 @@ inline void rounded_tile(const Rounded* x, int64_t units, const uint8_t* w, int6
 #pragma GCC unroll 8
     for (int part = 0; part < parts; ++part)
       for (int r = 0; r < R; ++r) {
-        const Unit unit = Kind::unpack(w + r * row_bytes, part);
+        const uint8_t* block = w + r * row_bytes;
+        __builtin_prefetch(block + Kind::bytes * part / parts + kAhead);
+        const Unit unit = Kind::unpack(block, part);
         for (int m = 0; m < M; ++m) {
           const Rounded& of = x[m * units + at + part];
           const FloatSums sums = __builtin_convertvector(products<Kind>(unit.q, of), FloatSums);
@@ -122,6 +128,7 @@ void rounded_rows(const Rounded* x, int64_t tokens, int64_t in, const uint8_t* w
   const int64_t row_bytes = in / Kind::width * Kind::bytes, units = in / kUnit;
   w += first * row_bytes;
   y += first;
+  for (int64_t at = 0; at < std::min<int64_t>(kAhead, (last - first) * row_bytes); at += 64) __builtin_prefetch(w + at);
   int64_t m = 0;
   for (; m + 4 <= tokens; m += 4) rounded_tiles<Kind, 4>(x + m * units, units, w, row_bytes, y + m * out, out, last - first);
   for (; m < tokens; ++m) rounded_tiles<Kind, 1>(x + m * units, units, w, row_bytes, y + m * out, out, last - first);
