@@ -26,9 +26,9 @@ import numpy as np
 from vjax import shapes
 from vjax.bench import SHORT, environment
 from vjax.config import EngineConfig
-from vjax.engine import step as steps
 from vjax.engine.engine import Engine
 from vjax.engine.layout import ROW_PARAMS, Layout
+from vjax.engine.runner import Runner
 from vjax.engine.state import State
 
 STEPS, ROUNDS, SHOWN = 50, 5, 20
@@ -97,17 +97,14 @@ def empty_plan(layout: Layout, sampled: bool) -> tuple[np.ndarray, dict[str, np.
 
 
 class Timed:
-    """A compiled graph with its state, called as the runner calls it."""
+    """A compiled graph, run as the engine runs it, on the runner's state."""
 
-    def __init__(self, compiled: Any, params: Any, state: State, buffer: np.ndarray) -> None:
-        self.compiled, self.params, self.state, self.buffer = compiled, params, state, buffer
-        self.copied = jax.jit(steps.copied)
+    def __init__(self, runner: Runner, layout: Layout, compiled: Any, buffer: np.ndarray) -> None:
+        self.runner, self.layout, self.compiled, self.buffer = runner, layout, compiled, buffer
 
     def step(self) -> dict[str, jax.Array]:
-        """Results are copied out and logits let go of, so that the next step finds its buffers in the same places."""
-        self.state, result = self.compiled(self.params, self.state, self.buffer)
-        del result["logits"]
-        return self.copied(result)
+        result, _ = self.runner.run(self.layout, self.compiled, self.buffer)
+        return result
 
     def seconds(self, steps: int) -> float:
         """A step's time over `steps` that follow each other, as an engine's do."""
@@ -168,13 +165,13 @@ def main() -> None:
     args = parser.parse_args()
     longest = max([args.kv, *args.prefill])
     engine = make_engine(args, max([1, *args.decode]), longest)
-    runner, state, rows = engine.runner, random_state(engine, longest), []
-    del runner.state  # donated below
+    runner, rows = engine.runner, []
+    runner.state = random_state(engine, longest)
     work = [(True, size, args.kv) for size in args.decode] + [(False, size, size) for size in args.prefill]
     for decode, size, kv in work:
         layout, compiled = runner.graphs.take(decode, size)
         buffer = (decode_plan if decode else prefill_plan)(layout, kv, args.sampled)
-        timed = Timed(compiled, runner.params, state, buffer)
+        timed = Timed(runner, layout, compiled, buffer)
         timed.seconds(5)
         step = sorted(timed.seconds(STEPS) for _ in range(ROUNDS))[ROUNDS // 2]
         temporary = compiled.memory_analysis().temp_size_in_bytes
@@ -183,7 +180,6 @@ def main() -> None:
         if args.profile:
             print("\n".join(profile(timed)), flush=True)
         rows.append({"decode": decode, "size": size, "kv": kv, "step": step, "temporary_bytes": temporary})
-        state = timed.state
     if args.json:
         args.json.write_text(json.dumps({"model": args.shape, "results": rows, **environment()}, indent=1))
 

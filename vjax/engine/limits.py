@@ -30,13 +30,14 @@ def max_num_batched_tokens(config: EngineConfig) -> int:
 
 
 def temporary_bytes(model: ModelConfig, rows: int, tokens: int, dtype: jnp.dtype, largest_weight: int) -> int:
-    """A generous bound on a step's temporaries: logits in float32 with a few copies, and a layer's activations.
+    """A generous bound on a step's temporaries: logits in float32 with a few copies, more of them that stay for each
+    smaller number of rows (`engine/kept.py`), and a layer's activations.
 
     Graphs are also compiled while steps run, and XLA times its candidates for a product on operands of its own:
     `largest_weight` bytes more.
     """
     width = 4 * model.hidden_size + 3 * model.intermediate_size + 3 * model.num_heads * model.head_dim
-    activations = 5 * rows * model.vocab_size * 4 + 2 * tokens * width * jnp.dtype(dtype).itemsize
+    activations = 8 * rows * model.vocab_size * 4 + 2 * tokens * width * jnp.dtype(dtype).itemsize
     return activations + largest_weight * 5 // 4 + (256 << 20)
 
 

@@ -16,6 +16,7 @@ from vjax.engine import step as steps
 from vjax.engine.batch import SlotTable, fill, fill_again
 from vjax.engine.grammar import Masks
 from vjax.engine.graphs import BucketPlan, Graphs
+from vjax.engine.kept import Kept, Places
 from vjax.engine.layout import GrammarLayout, Layout
 from vjax.engine.messages import TokenLogprobs
 from vjax.engine.request import Request, Status
@@ -76,9 +77,7 @@ class Runner:
         self._set_pages: Any = None
         self._set_history: Any = None
         self._copy_state: Any = None
-        # XLA records a CUDA graph anew, at a microsecond or two a kernel, whenever one of its buffers is elsewhere than
-        # in the last step. A result that is still held when the next step starts would be, so that it is copied.
-        self._take_out: Any = None if mesh.devices.flat[0].platform == "cpu" else jax.jit(steps.copied)
+        self._kept = None if mesh.devices.flat[0].platform == "cpu" else Kept(mesh)
 
     def dispatch(self, plan: Plan) -> Pending:
         """Start a step on the device."""
@@ -95,10 +94,7 @@ class Runner:
         if not fits:
             self._upload_pages(plan.page_updates)
         buffer = fill(plan, layout, self.table, page_updates=fits)
-        self.state, result = compiled(self.params, self.state, buffer)
-        logits = result.pop("logits")
-        if self._take_out is not None:
-            result = self._take_out(result)
+        result, logits = self.run(layout, compiled, buffer)
         for slot, snapshot in plan.saved:
             self._copy(slot, first + snapshot)
         for array in result.values():
@@ -106,6 +102,16 @@ class Runner:
         self.host_seconds += time.perf_counter() - started
         kept = logits if any(row.request.grammar is not None for row in plan.rows) else None
         return Pending(plan, layout, result, kept)
+
+    def run(self, layout: Layout, compiled: Any, buffer: np.ndarray) -> tuple[dict[str, jax.Array], jax.Array]:
+        """One step on the state: results for the host, and logits, which stand until the next step starts."""
+        if self._kept is None:
+            self.state, result = compiled(self.params, self.state, buffer, {})
+            logits = result.pop("logits")
+            return result, logits
+        places, kept = self._places(layout), self._kept
+        self.state, result = compiled(self.params, self.state, kept.plan(buffer), kept.take(places))
+        return kept.keep(result, places), result["logits"]
 
     def constrain(self, pending: Pending, masks: Masks) -> None:
         """Sample again the rows with a grammar, which must know all their tokens: the step before has been read.
@@ -131,7 +137,7 @@ class Runner:
         masks.fill([row.request.grammar for _, row in rows if row.request.grammar is not None], view["mask"])
         tokens, sampled = compiled(self.state.tokens, logits, buffer)
         self.state = State(self.state.cache, tokens, self.state.page_table)
-        again = {"again": sampled} if self._take_out is None else self._take_out({"again": sampled})
+        again = {"again": sampled} if self._kept is None else self._kept.copied({"again": sampled})
         again["again"].copy_to_host_async()
         pending.result |= again
         pending.again = {index: place for place, (index, _) in enumerate(rows)}
@@ -183,18 +189,29 @@ class Runner:
             at += row.count
         return found
 
+    def _places(self, key: Layout | GrammarLayout) -> Places:
+        """What a step leaves on the device for later."""
+        shape = (key.rows, self.model.config.vocab_size)
+        whole, spread = replicated(self.mesh), sharding(self.mesh, shape, (None, "vocab"))
+        return {
+            "rows": jax.ShapeDtypeStruct((key.rows, steps.result_width(key, self.top)), jnp.int32, sharding=whole),
+            "logits": jax.ShapeDtypeStruct(shape, jnp.float32, sharding=spread),
+        }
+
     def _lower(self, key: Layout | GrammarLayout) -> jax.stages.Lowered:
         buffer = jax.ShapeDtypeStruct((key.size,), jnp.int32, sharding=replicated(self.mesh))
-        shape = (key.rows, self.model.config.vocab_size)
-        spread = sharding(self.mesh, shape, (None, "vocab"))
+        places = self._places(key)
+        logits = places["logits"]
         if isinstance(key, GrammarLayout):
-            logits = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=spread)
             return steps.lower_again(
                 key, self.top, self.abstract.tokens, logits, buffer, processed=self.processed
             )  # fmt: skip
+        if self._kept is not None:
+            self._kept.prepare(key.size, places)
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
         return steps.lower(
-            self.model, key, self.top, params, self.abstract, buffer, processed=self.processed, logits=spread
+            self.model, key, self.top, params, self.abstract, buffer, processed=self.processed, logits=logits.sharding,
+            kept=None if self._kept is None else dict(places),
         )  # fmt: skip
 
     def _upload_pages(self, updates: list[tuple[int, int, int]]) -> None:

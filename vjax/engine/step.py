@@ -32,21 +32,23 @@ from vjax.layers.paging import STATE, KVPool, PagedStep
 from vjax.models.model import Model
 from vjax.models.spec import Tree
 from vjax.pallas_kernels import dispatch
+from vjax.sampling_params import MAX_LOGPROB_IDS
 
 FORBIDDEN = -1e35  # by a grammar: below every ban
 PROMPT_LOGPROBS_ROWS = 64  # logits of a whole prompt at once would not fit: this many tokens at a time
 
 
 def step(
-    params: Tree, state: State, buffer: jax.Array, *, model: Model, layout: Layout, top: int, processed: bool = False,
-    keep_logits: bool = False,
+    params: Tree, state: State, buffer: jax.Array, kept: dict[str, jax.Array] | None = None, *, model: Model,
+    layout: Layout, top: int, processed: bool = False, keep_logits: bool = False,
 ) -> tuple[State, dict[str, jax.Array]]:  # fmt: skip
     """One step. `top`: room for that many most likely tokens' logprobs, 0 for none at all; they are computed in steps
     where a row wants them. `processed`: logprobs after penalties and temperature instead of the model's own.
 
     Returns the new state and `{"rows": int32 [S, 1 + 2 + 2 * top]}` (see `pack_rows`), or `[S, 1]` without `top`;
     with `chosen_logprobs` the bits of these follow in each row, and with `prompt_logprobs` there is also
-    `{"prompt": int32 [T, 2 + 2 * top]}`. `keep_logits`: and `{"logits": [S, V]}`, for `sample_again`.
+    `{"prompt": int32 [T, 2 + 2 * top]}`. `keep_logits`: and `{"logits": [S, V]}`, for `sample_again`. `kept`: arrays
+    that are donated for results to take their places (`engine/kept.py`).
     """
     f = layout.unpack(buffer)
     rows, positions, tokens, state = _place(f, state, layout, len(model.config.windows))
@@ -84,9 +86,14 @@ def sample_again(
     return tokens.at[slot, store].set(rows[:, 0], mode="drop"), rows
 
 
+def result_width(layout: Layout | GrammarLayout, top: int) -> int:
+    """Numbers in a packed row: the token, logprobs where there are any, and those of named tokens."""
+    return 1 + (2 + 2 * top if top else 0) + (MAX_LOGPROB_IDS if layout.chosen_logprobs else 0)
+
+
 def lower(
     model: Model, layout: Layout, top: int, params: Tree, state: State, buffer: Any, *, processed: bool = False,
-    logits: Any = None,
+    logits: Any = None, kept: dict[str, Any] | None = None,
 ) -> jax.stages.Lowered:  # fmt: skip
     """Trace the step for one layout; arguments may be `ShapeDtypeStruct`s with shardings. `logits`: their sharding, if
     they are to be kept."""
@@ -98,7 +105,8 @@ def lower(
         result["logits"] = logits
     if layout.prompt_logprobs:
         result["prompt"] = buffer.sharding
-    return jax.jit(fn, donate_argnums=1, out_shardings=(pinned, result)).lower(params, state, buffer)
+    jitted = jax.jit(fn, donate_argnums=(1, 3), out_shardings=(pinned, result), keep_unused=bool(kept))
+    return jitted.lower(params, state, buffer, kept or {})
 
 
 def lower_again(
@@ -119,11 +127,6 @@ def set_history(state: State, slot: jax.Array, tokens: jax.Array) -> State:
 def set_pages(state: State, updates: jax.Array) -> State:
     """Apply page-table updates `[3, n]` (slot, index, page) that did not fit into a step; unused ones have slot -1."""
     return State(state.cache, state.tokens, _update_pages(state.page_table, updates))
-
-
-def copied(result: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """A step's result in buffers of its own."""
-    return jax.tree.map(jnp.copy, result)
 
 
 def copy_state(state: State, source: jax.Array, target: jax.Array) -> State:
