@@ -1,4 +1,4 @@
-"""The buffers that stay in place on devices with CUDA graphs, here on a CPU, where a donated buffer is reused as well."""
+"""Buffers that stay in place where steps are CUDA graphs, tried on a CPU, which reuses donated buffers as well."""
 
 from __future__ import annotations
 
