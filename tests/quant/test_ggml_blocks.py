@@ -121,3 +121,15 @@ def test_rounding_can_be_turned_off() -> None:
         assert dispatch.chosen() == {"ggml_matmul": "native"}
     finally:
         dispatch.choose()
+
+
+def test_a_long_step_unpacks_one_weight_at_a_time() -> None:
+    weights = [make("Q8_0", (512,), 16, seed)[0] for seed in range(6)]
+
+    def step(weights: list[GGMLBlocks], x: jax.Array) -> jax.Array:
+        for weight in weights:
+            x = in_a_step(weight, x)
+        return x
+
+    compiled = jax.jit(step).lower(weights, jnp.ones((FEW_ROWS + 1, 512))).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 3 * 512 * 512 * 4

@@ -3,7 +3,7 @@
 //
 //   vjax_ggml_matmul          x f32 [..., in], blocks u8 [1..., out, row_bytes] -> f32 [..., out]
 //   vjax_ggml_matmul_rounded  the same, with x rounded to 8 bits
-//   vjax_ggml_dequantize      blocks u8 [out, row_bytes] -> f32 [out, in]
+//   vjax_ggml_dequantize      blocks u8 [out, row_bytes], anything -> f32 [out, in]
 #include <string>
 #include <string_view>
 #include <vector>
@@ -148,7 +148,8 @@ ffi::Error matmul(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi
   });
 }
 
-ffi::Error dequantize(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> w, std::string_view kind,
+// Further arguments are there to be waited for.
+ffi::Error dequantize(ffi::ThreadPool pool, ffi::Buffer<ffi::U8> w, ffi::RemainingArgs, std::string_view kind,
                       ffi::ResultBuffer<ffi::F32> y) {
   return with_kind(kind, [&](auto k) {
     using Kind = decltype(k);
@@ -188,5 +189,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(vjax_ggml_dequantize, dequantize,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::U8>>()
+                                  .RemainingArgs()
                                   .Attr<std::string_view>("kind")
                                   .Ret<ffi::Buffer<ffi::F32>>());

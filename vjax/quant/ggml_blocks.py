@@ -73,7 +73,9 @@ def _product(x: jax.Array, rows: jax.Array, kind: str) -> jax.Array:
     if _few(x):
         return _call("vjax_ggml_matmul", x, rows, kind)
     result = jax.ShapeDtypeStruct((rows.shape[0], x.shape[-1]), jnp.float32)
-    return _dot(x, jax.ffi.ffi_call("vjax_ggml_dequantize", result)(rows, kind=kind))
+    # A step's weights wait for what they multiply: free to come first, all layers' would lie in memory at once.
+    after = (x,) if dispatch.in_step() else ()
+    return _dot(x, jax.ffi.ffi_call("vjax_ggml_dequantize", result)(rows, *after, kind=kind))
 
 
 @_product.defjvp
