@@ -47,9 +47,28 @@ class ServingEngine(FakeEngine):
             block_size=16, eos_token_ids=[EOS],
         )  # fmt: skip
 
+        self.level, self.asleep = 0, set[str]()
+
     def stats(self) -> EngineStats:
         aborted = len(self.aborted)  # shown as preemptions, of which this engine has none
-        return EngineStats(running=len(self.running), generation_tokens=self.tokens, preemptions=aborted)
+        return EngineStats(
+            running=len(self.running), generation_tokens=self.tokens, preemptions=aborted, sleep_level=self.level
+        )  # fmt: skip
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running) and not self.level
+
+    def sleep(self, level: int = 1) -> None:
+        self.level, self.asleep = level, {"weights", "kv_cache"}
+
+    def wake_up(self, tags: list[str] | None = None) -> bool:
+        self.asleep -= set(tags or self.asleep)
+        self.level = self.level if self.asleep else 0
+        return not self.asleep
+
+    def start_profile(self, folder: str) -> None: ...
+    def stop_profile(self) -> None: ...
 
 
 SPECIAL = ("<|im_end|>", "<|other|>", "[THINK]", "[/THINK]", "<|channel|>", "<|message|>", "<|start|>", "<|end|>")

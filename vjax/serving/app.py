@@ -16,6 +16,7 @@ from vjax.serving import (
     invocations,
     messages,
     models,
+    operations,
     responses_api,
     scores,
     scoring,
@@ -45,7 +46,7 @@ def build_app(llm: AsyncLLM, options: ServerOptions | None = None, *, ready: boo
     service = Service(llm, options)
     app = FastAPI(title="vjax", version=__version__, root_path=options.root_path)
     app.state.service = service
-    for part in (models, embeddings, scores, invocations, tokenization):
+    for part in (models, operations, embeddings, scores, invocations, tokenization):
         app.include_router(part.router)
     for part in (completions, chat, chat_batch, responses_api, messages, token_io, scoring):
         app.include_router(part.router, dependencies=[generates])

@@ -22,6 +22,7 @@ NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5
 LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 # fmt: on
 N = (1, 2, 5, 10, 20)
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level
 REASONS = ("stop", "length", "repetition", "abort", "error")
 
 # Name, help, field of EngineStats.
@@ -67,6 +68,10 @@ class Metrics:
         )
         for reason in REASONS:  # so that rates start at zero
             self._success.labels(*self._labels, reason)
+        self._rejections = Counter(
+            "vllm:admission_rejections", "Requests refused with a 503.", [*LABELS, "reason"], registry=self.registry
+        )
+        self._rejections.labels(*self._labels, "max_num_queued_reqs")
         self.http = Counter("http_requests", "HTTP requests.", ["method", "status", "handler"], registry=self.registry)
         self._n = self._histogram("vllm:request_params_n", "n of a request.", N)
         self._sizes: dict[str, Histogram] = {}
@@ -101,6 +106,9 @@ class Metrics:
 
     def finished(self, reason: str) -> None:
         self._success.labels(*self._labels, reason).inc()
+
+    def rejected(self, reason: str) -> None:
+        self._rejections.labels(*self._labels, reason).inc()
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
         # A label makes a child; the child is what callers observe.
@@ -186,6 +194,12 @@ class _Engine(Collector):
             counter = CounterMetricFamily(name, text, labels=LABELS)
             counter.add_metric(self._labels, getattr(stats, field))
             yield counter
+        sleep = GaugeMetricFamily(
+            "vllm:engine_sleep_state", "1 for the state that holds.", labels=[*LABELS, "sleep_state"]
+        )
+        for level, state in enumerate(SLEEP_STATES):
+            sleep.add_metric([*self._labels, state], float(stats.sleep_level == level))
+        yield sleep
 
 
 def _one_two_five(most: int) -> list[float]:

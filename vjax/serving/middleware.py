@@ -16,13 +16,15 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vjax.serving.errors import ApiError, error_response, speaks_messages
+from vjax.serving.operations import PATHS
 from vjax.serving.service import Service
 
 PROTECTED = (
-    "/v1", "/v2", "/inference", "/invocations", "/generative_scoring", "/pooling", "/classify", "/score", "/rerank"
+    "/v1", "/v2", "/inference", "/invocations", "/generative_scoring", "/pooling", "/classify", "/score", "/rerank",
+    *PATHS,
 )  # fmt: skip
 ALWAYS_OPEN = {"/version", "/metrics"}
-UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
+UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version", "/server_info"}
 GENERATING = {
     "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages",
     "/inference/v1/generate", "/invocations", "/generative_scoring", "/v1/embeddings", "/pooling", "/classify",
@@ -77,7 +79,7 @@ class Auth:
 
 
 class Gate:
-    """Counts requests, and turns them away while the model loads."""
+    """Counts requests, and turns them away while the model loads or too many wait."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
@@ -91,6 +93,11 @@ class Gate:
             await error_response(ApiError(503, "the model is still loading."), path)(scope, receive, send)
             return
         counted, status = path in GENERATING, 500
+        if counted and self.service.full():
+            self.service.metrics.rejected("max_num_queued_reqs")
+            refusal = ApiError(503, "too many requests wait (--max-num-queued-reqs): try again later.")
+            await error_response(refusal, path)(scope, receive, send)
+            return
 
         async def seen(message: Message) -> None:
             nonlocal status

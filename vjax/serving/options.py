@@ -44,6 +44,13 @@ class ServerOptions:
     ssl_keyfile: str | None = option(None, "TLS key file")
     ssl_certfile: str | None = option(None, "TLS certificate file")
     max_request_body_bytes: int = option(32 << 20, "largest request body", size=True)
+    max_num_queued_reqs: int | None = option(
+        None, "most requests that may wait behind those that can run at once; the next get a 503 with Retry-After"
+    )
+    enable_server_dev_mode: bool = option(
+        False, "serve the routes for operators: /sleep, /reset_prefix_cache, /abort_requests, /start_profile ..."
+    )
+    profile_dir: str | None = option(None, "folder for the traces of /start_profile")
     shutdown_timeout: int = option(15, "seconds that open requests may take to finish when the server stops")
     stream_interval: int = option(1, "tokens between two chunks of a stream, at least")
     enable_prompt_tokens_details: bool = option(False, "report cached tokens in usage")
@@ -81,6 +88,10 @@ class ServerOptions:
             raise ModelError("--responses-store must not be negative.")
         if self.max_request_body_bytes < 1:
             raise ModelError("--max-request-body-bytes must be positive.")
+        if self.max_num_queued_reqs is not None and self.max_num_queued_reqs < 0:
+            raise ModelError("--max-num-queued-reqs must not be negative.")
+        if self.profile_dir is not None and not self.enable_server_dev_mode:
+            raise ModelError("--profile-dir needs --enable-server-dev-mode.")
         if self.shutdown_timeout < 0:
             raise ModelError("--shutdown-timeout must not be negative.")
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):

@@ -76,6 +76,7 @@ async def run(service: Service, request: Request, batch: Sequence[PreparedPoolin
     """What became of each text. Raises `ClientGoneError` when the client leaves first."""
 
     async def one(prepared: PreparedPooling) -> PoolingRequestOutput:
+        await service.unpaused.wait()
         if service.options.enable_log_requests:
             log.info("%s: %d tokens", prepared.request_id, len(prepared.prompt_token_ids))
         reason = "abort"

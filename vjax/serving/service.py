@@ -57,6 +57,9 @@ class Service:
         self.ready = False
         self.load = 0  # HTTP requests being answered
         self.running: set[str] = set()  # ids of the engine's requests
+        self.unpaused = asyncio.Event()  # clear: requests wait before they start
+        self.unpaused.set()
+        self.profiling = False
 
     def open(self) -> None:
         """Start to take requests."""
@@ -126,8 +129,16 @@ class Service:
             make_beams(prepared, body, self.llm.limits.max_logprobs)
         return prepared
 
+    def full(self) -> bool:
+        """Whether as many requests wait as may. The engine's own count is as old as its last step."""
+        most = self.options.max_num_queued_reqs
+        if most is None or not self.ready:
+            return False
+        return self.load - self.llm.limits.max_num_seqs >= most or self.llm.stats().waiting >= max(most, 1)
+
     async def run(self, prepared: PreparedRequest) -> AsyncGenerator[RequestOutput, None]:
         """A request's outputs. Closing the generator, or cancelling it, aborts the request."""
+        await self.unpaused.wait()
         watch = self.metrics.watch(prepared)
         self.running.add(prepared.request_id)
         if self.options.enable_log_requests:
