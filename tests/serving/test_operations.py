@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from pathlib import Path
 
 import httpx
 import pytest
@@ -157,6 +158,14 @@ def test_metrics_move(stream: bool) -> None:
         assert server.metric("http_requests_total", handler="/v1/completions", status="2xx", method="POST") == 1
         server.http.get("/wp-admin")
         assert server.metric("http_requests_total", handler="none", status="4xx") == 1
+
+
+@pytest.mark.once
+def test_the_documents_table_is_what_is_served(server: Running) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    table = dict(re.findall(r"^\| `((?:vllm:|http_)\w+)` \| (\w+) \|", document, re.MULTILINE))
+    served = dict(re.findall(r"^# TYPE (\S+) (\w+)$", server.http.get("/metrics").text, re.MULTILINE))
+    assert {name: kind for name, kind in served.items() if not name.endswith("_created")} == table
 
 
 def test_buckets(server: Running) -> None:

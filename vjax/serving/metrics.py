@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vjax.engine.messages import EngineLimits, EngineStats
+from vjax.engine.messages import STEP_SIZES, EngineLimits, EngineStats
 from vjax.frontend.inputs import PreparedRequest
 from vjax.outputs import RequestOutput
 
@@ -23,6 +23,7 @@ LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 
 # fmt: on
 N = (1, 2, 5, 10, 20)
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level
+SOURCES = ("local_compute", "local_cache_hit")
 REASONS = ("stop", "length", "repetition", "abort", "error")
 
 # Name, help, field of EngineStats.
@@ -51,7 +52,9 @@ TIMES = {
 SIZES = {
     "vllm:request_prompt_tokens": "Prompt tokens of a request.",
     "vllm:request_generation_tokens": "Tokens generated for a continuation.",
+    "vllm:request_max_num_generation_tokens": "Tokens of a request's longest continuation.",
     "vllm:request_params_max_tokens": "max_tokens of a request.",
+    "vllm:request_prefill_kv_computed_tokens": "Prompt tokens of a request that no cache had.",
 }
 
 
@@ -68,6 +71,14 @@ class Metrics:
         )
         for reason in REASONS:  # so that rates start at zero
             self._success.labels(*self._labels, reason)
+        self._cached = Counter(
+            "vllm:prompt_tokens_cached", "Prompt tokens that a cache had.", LABELS, registry=self.registry
+        ).labels(*self._labels)
+        self._sources = Counter(
+            "vllm:prompt_tokens_by_source", "Prompt tokens.", [*LABELS, "source"], registry=self.registry
+        )
+        for source in SOURCES:
+            self._sources.labels(*self._labels, source)
         self._rejections = Counter(
             "vllm:admission_rejections", "Requests refused with a 503.", [*LABELS, "reason"], registry=self.registry
         )
@@ -106,6 +117,13 @@ class Metrics:
 
     def finished(self, reason: str) -> None:
         self._success.labels(*self._labels, reason).inc()
+
+    def prompt(self, tokens: int, cached: int) -> None:
+        """A prompt that was read, of which a cache had some tokens."""
+        self._cached.inc(cached)
+        for source, count in zip(SOURCES, (tokens - cached, cached), strict=True):
+            self._sources.labels(*self._labels, source).inc(count)
+        self.size("vllm:request_prefill_kv_computed_tokens", tokens - cached)
 
     def rejected(self, reason: str) -> None:
         self._rejections.labels(*self._labels, reason).inc()
@@ -160,6 +178,9 @@ class RequestWatch:
             metrics.size("vllm:request_generation_tokens", count)
         if output is None or self._open:
             return
+        tokens = len(self._prepared.prompt_token_ids)
+        metrics.prompt(tokens, min(output.num_cached_tokens, tokens))
+        metrics.size("vllm:request_max_num_generation_tokens", max(self._counts))
         times = output.metrics
         arrival, end = self._prepared.arrival_time, times.finished_time or time.monotonic()
         metrics.time("vllm:e2e_request_latency_seconds", end - arrival)
@@ -200,6 +221,16 @@ class _Engine(Collector):
         for level, state in enumerate(SLEEP_STATES):
             sleep.add_metric([*self._labels, state], float(stats.sleep_level == level))
         yield sleep
+        yield self._steps(stats)
+
+    def _steps(self, stats: EngineStats) -> HistogramMetricFamily:
+        seen, buckets = 0, []
+        for place, count in enumerate(stats.step_sizes or [0] * (len(STEP_SIZES) + 1)):
+            seen += count
+            buckets.append((str(float(STEP_SIZES[place])) if place < len(STEP_SIZES) else "+Inf", seen))
+        steps = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a step.", labels=LABELS)
+        steps.add_metric(self._labels, buckets, stats.step_tokens)
+        return steps
 
 
 def _one_two_five(most: int) -> list[float]:
