@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from pathlib import Path
@@ -166,6 +167,15 @@ def test_the_documents_table_is_what_is_served(server: Running) -> None:
     table = dict(re.findall(r"^\| `((?:vllm:|http_)\w+)` \| (\w+) \|", document, re.MULTILINE))
     served = dict(re.findall(r"^# TYPE (\S+) (\w+)$", server.http.get("/metrics").text, re.MULTILINE))
     assert {name: kind for name, kind in served.items() if not name.endswith("_created")} == table
+
+
+@pytest.mark.once
+def test_the_dashboard_asks_for_what_there_is(server: Running) -> None:
+    panels = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())["panels"]
+    served = server.http.get("/metrics").text
+    names = {name for panel in panels for one in panel["targets"] for name in re.findall(r"vllm:\w+", one["expr"])}
+    assert len(names) > 10
+    assert not [name for name in names if not re.search(rf"^{name}{{", served, re.MULTILINE)]
 
 
 def test_buckets(server: Running) -> None:
