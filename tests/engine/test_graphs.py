@@ -125,3 +125,22 @@ def test_a_failed_compilation_reaches_the_step() -> None:
     with pytest.raises(RuntimeError, match="no such operation"):
         graphs.take(True, 1)
     graphs.close()
+
+
+def test_graphs_of_grammars_do_not_queue_behind_the_warm_up(log: list[tuple[Layout, int]]) -> None:
+    grammar, started = PLAN.grammar_key(8, 1, 64), threading.Event()
+
+    def lower(key: Any) -> Any:
+        if key is grammar:
+            return type("Small", (), {"compile": lambda self, compiler_options: key})()
+        started.set()
+        return Lowered(key, log)
+
+    Lowered.gate.clear()
+    graphs = Graphs(lower, PLAN, workers=1)
+    graphs.compile_later(PLAN.keys())
+    assert started.wait(10)
+    assert graphs.submit(grammar).result(10) is grammar
+    assert log == []
+    Lowered.gate.set()
+    graphs.close()

@@ -112,6 +112,8 @@ class Graphs:
         self._lock = threading.Lock()
         self._tracer = ThreadPoolExecutor(1, thread_name_prefix="vjax-trace")
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="vjax-compile", initializer=_yield_to_steps)
+        # A request waits for the small graphs of grammars: they do not queue behind those of the warm-up.
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="vjax-grammar", initializer=_yield_to_steps)
         self._closing = False
         self.seconds = 0.0  # spent compiling, summed over threads
 
@@ -153,7 +155,8 @@ class Graphs:
         """Compile in the pool, once; the future gives the compiled graph."""
         with self._lock:
             if key not in self._pending:
-                self._pending[key] = self._pool.submit(self._compile, key)
+                pool = self._ahead if isinstance(key, GrammarLayout) else self._pool
+                self._pending[key] = pool.submit(self._compile, key)
             return self._pending[key]
 
     def _now(self, key: Key) -> Any:
@@ -195,7 +198,7 @@ class Graphs:
 
     def close(self, wait: bool = False) -> None:
         self._closing = True
-        for pool in (self._pool, self._tracer):
+        for pool in (self._pool, self._ahead, self._tracer):
             pool.shutdown(wait=wait, cancel_futures=True)
 
     def _compile(self, key: Key) -> Any:
