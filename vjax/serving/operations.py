@@ -6,9 +6,9 @@ import dataclasses
 import platform
 import re
 import sys
+from importlib import metadata
 from typing import Annotated, Any, Literal
 
-import jax
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import HTTPException
 from fastapi.responses import Response
@@ -41,7 +41,12 @@ async def server_info(request: Request, config_format: Literal["text", "json"] =
     service = get_service(request)
     options = {name: value for name, value in dataclasses.asdict(service.options).items() if name not in HIDDEN}
     config: dict[str, Any] = {"engine": dataclasses.asdict(service.llm.config), "server": options}
-    system = {"vjax": __version__, "python": sys.version.split()[0], "jax": jax.__version__, "os": platform.platform()}
+    system = {
+        "vjax": __version__,
+        "python": sys.version.split()[0],
+        "jax": metadata.version("jax"),
+        "os": platform.platform(),
+    }
     shown = config if config_format == "json" else str(config)
     return json_response({"vjax_config": shown, "system_env": system})
 
